@@ -1,0 +1,1 @@
+"""What the running coordinator tells about itself: logs here, metrics beside them."""

@@ -1,0 +1,1 @@
+"""The store port and what stands behind it: memory, Redis (SQL later)."""

@@ -1,0 +1,1 @@
+"""Two builds of the coordinator side by side."""
