@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from coord.runtime.embedded import EmbeddedRedis
@@ -41,6 +43,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "alone" not in marks:
             waits = "e2e" in marks or item.path.relative_to(TESTS).parts[0] in WAITING
             item.add_marker(pytest.mark.waiting if waits else pytest.mark.shared)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """What a test configures ends with it: pytest keeps what reaches the root logger, which the next test would pay for."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    configured = structlog.get_config() if structlog.is_configured() else None
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.contextvars.clear_contextvars()
+    structlog.reset_defaults()
+    if configured is not None:
+        structlog.configure(**configured)
 
 
 @pytest.fixture(scope="session")

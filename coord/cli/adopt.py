@@ -11,9 +11,8 @@ import click
 
 from coord.bootstrap import open_store, wire
 from coord.cli.context import NAME, TEXT, NotReachable, os_user
-from coord.cli.copying import without_logs
-from coord.cli.output import console, note, print_json, print_table, printable
-from coord.cli.verify import configuration
+from coord.cli.direct import config_option, configuration, without_logs
+from coord.cli.output import console, no_color_option, note, output_option, print_json, print_table, printable
 from coord.config import Configuration
 from coord.moving import open_adoption
 from coord.names import GroupKey
@@ -41,17 +40,11 @@ class Stopped(click.ClickException):
 @click.option("--dry-run", is_flag=True, help="Change nothing, tell what would be done.")
 @click.option("--undo", "undoes", is_flag=True, help="Put back what was there, and take ours away.")
 @click.option("--force", is_flag=True, help="With --undo: even though members were given or told something here since.")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The coordinator's configuration; default $COORDINATOR_CONFIG, then ./coordinator.yaml if it is there.",
-)
+@config_option
 @click.option("--redis-url", help="Redis that holds the state; wins over the configuration.")
 @click.option("--requested-by", type=TEXT, default=os_user, help="Who asks for it; default the user of this system.")
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--no-color", is_flag=True, help="No colours.")
+@output_option
+@no_color_option
 @click.pass_context
 def adopt_command(
     context: click.Context,
@@ -64,7 +57,6 @@ def adopt_command(
     redis_url: str | None,
     requested_by: str,
     output: Literal["table", "json"],
-    no_color: bool,
 ) -> None:
     """Take over the streams and groups of a Kotlin coordinator (0.1 to 0.3), whose keys are in this Redis.
 
@@ -78,8 +70,6 @@ def adopt_command(
     Exit code 0: done, or nothing to do; 1: something cannot be taken over, or put back: it is told which key and field;
     2: wrong usage; 3: Redis cannot be reached.
     """
-    if no_color:
-        context.meta["coord.no_color"] = True
     if force and not undoes:
         raise click.UsageError("--force goes with --undo")
     config = configuration(file, redis_url)

@@ -17,8 +17,8 @@ from coord.bootstrap import open_store
 from coord.cli.auditprogress import Progress, progress
 from coord.cli.auditverify import ChainRun, read_checkpoints
 from coord.cli.context import NAME, NotReachable
-from coord.cli.output import note, printable
-from coord.cli.verify import configuration, without_logs
+from coord.cli.direct import config_option, configuration, without_logs
+from coord.cli.output import note, output_option, printable
 from coord.runtime.auditformats import csv_lines, ndjson
 from coord.runtime.auditparquet import write_parquet
 from coord.runtime.auditreading import AuditReader, Wanted, every_log
@@ -41,13 +41,7 @@ def audit_commands() -> None:
 def with_store(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options by which the store is reached, and the `store` itself while it runs."""
 
-    @click.option(
-        "--config",
-        "file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The coordinator's configuration; default $COORDINATOR_CONFIG, then ./coordinator.yaml if it is there.",
-    )
+    @config_option
     @click.option("--redis-url", help="Redis that holds the store; wins over the configuration.")
     @wraps(function)
     def command(*, file: Path | None, redis_url: str | None, **options: Any) -> None:
@@ -168,7 +162,7 @@ def _output(out: Path | None, *, binary: bool) -> Iterator[IO[bytes]]:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The public key (PEM) that checkpoints must be signed by; needed with --checkpoint.",
 )
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 @with_store
 @click.pass_context
 def verify(

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 import yaml
 
+from coord.cli.direct import config_option
+from coord.cli.output import printable
 from coord.config import Configuration, ConfigurationError, effective, load
 
 if TYPE_CHECKING:
@@ -18,14 +20,6 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED = 2
 
-_file_option = click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="YAML file; default $COORDINATOR_CONFIG, then ./coordinator.yaml if it is there.",
-)
-
 
 @click.group("config")
 def config_commands() -> None:
@@ -33,7 +27,7 @@ def config_commands() -> None:
 
 
 @config_commands.command("show")
-@_file_option
+@config_option
 @click.option("--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def show(file: Path | None, output: str) -> None:
     """Print the effective configuration, secrets masked, and where each value came from.
@@ -51,11 +45,11 @@ def show(file: Path | None, output: str) -> None:
         click.echo(_as_table(rows), nl=False)
     if output != "json":
         for warning in configuration.warnings:
-            click.echo(f"warning: {_one_line(str(warning))}", err=True)
+            click.echo(f"warning: {printable(str(warning))}", err=True)
 
 
 @config_commands.command("check")
-@_file_option
+@config_option
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_context
 def check(context: click.Context, file: Path | None, output: str) -> None:
@@ -71,7 +65,7 @@ def check(context: click.Context, file: Path | None, output: str) -> None:
     else:
         for kind, found in (("refused", problems), ("warning", warnings)):
             for each in found:
-                click.echo(f"{kind}  {_one_line(str(each))}")
+                click.echo(f"{kind}  {printable(str(each))}")
         verdict = "a start would be refused" if problems else "the configuration is fine"
         click.echo(f"{verdict}: {len(problems)} problem(s), {len(warnings)} warning(s)")
     if problems:
@@ -86,19 +80,12 @@ def _loaded(file: Path | None) -> Configuration:
     try:
         return load(file)
     except ConfigurationError as error:
-        lines = ["the configuration is refused", *(_one_line(str(each)) for each in error.problems)]
+        lines = ["the configuration is refused", *(printable(str(each)) for each in error.problems)]
         raise _RefusedError("\n".join(lines)) from None
 
 
 def _as_json(problem: Problem) -> dict[str, str]:
     return {"key": problem.key, "message": problem.message}
-
-
-def _one_line(text: str) -> str:
-    """Write control characters of names and values as escapes: they came from outside."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode("ascii") for letter in text
-    )
 
 
 def _scalar(value: object) -> str:
@@ -111,7 +98,7 @@ def _as_table(rows: Iterable[Shown]) -> str:
     lines = [("KEY", "VALUE", "FROM"), *((row.key, _scalar(row.value), row.origin) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(2)]
     return "".join(
-        f"{key:<{widths[0]}}  {value:<{widths[1]}}  {_one_line(origin)}".rstrip() + "\n" for key, value, origin in lines
+        f"{key:<{widths[0]}}  {value:<{widths[1]}}  {printable(origin)}".rstrip() + "\n" for key, value, origin in lines
     )
 
 
@@ -132,6 +119,6 @@ def _as_yaml(rows: Iterable[Shown]) -> str:
             else:
                 lines.append(f"{'  ' * (depth + 1)}{part}:")
         indent = "  " * (len(sections) + 1 - (1 if bullet else 0))
-        lines.append(f"{indent}{bullet}{last}: {_scalar(row.value)}  # {_one_line(row.origin)}")
+        lines.append(f"{indent}{bullet}{last}: {_scalar(row.value)}  # {printable(row.origin)}")
         above = tuple(sections)
     return "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from coord.cli.output import note, print_json, printable
+from coord.cli.output import no_color_option, note, output_option, print_json, printable
 from coord.config.schema import DEFAULT_PASSWORD
 from coord.names import TEXT_LENGTH_MAX, name_fault, text_fault
 from coord.wire import ErrorResponse, LoginRequest, LoginResponse
@@ -173,24 +173,18 @@ def with_session(function: Callable[..., None]) -> Callable[..., None]:
         show_envvar=True,
         help="Its password, better given by the variable; on loopback the one of local development is tried.",
     )
-    @click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
-    @click.option("--no-color", is_flag=True, help="No colours.")
-    @click.pass_context
+    @output_option
+    @no_color_option
     @functools.wraps(function)
     def command(
-        context: click.Context,
-        /,
         *,
         url: str,
         token: str | None,
         username: str | None,
         password: str | None,
         output: Output,
-        no_color: bool,
         **options: Any,
     ) -> None:
-        if no_color:
-            context.meta["coord.no_color"] = True
         session = Session(api=reach(url, token=token, username=username, password=password), output=output)
         try:
             function(session=session, **options)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Literal
 
 import click
-import structlog
 
 from coord.cli.context import NotReachable
-from coord.cli.output import console, note, print_json, print_table, printable
+from coord.cli.direct import progress, refused, without_logs
+from coord.cli.output import console, no_color_option, note, output_option, print_json, print_table, printable
 from coord.config import Configuration, ConfigurationError, load
 from coord.config.loading import DEFAULT_ORIGIN, OVERRIDE_ORIGIN
 from coord.moving import open_transfer
@@ -25,7 +23,6 @@ from coord.runtime.copying import Carried, End, NotCopied, Outcome, Tell, copy
 from coord.store.base import CorruptAggregate, StoreError
 
 EXIT_FOUND: Final = 1
-PROGRESS_INTERVAL_S: Final = 2.0
 _REDIS_URL: Final = re.compile(r"rediss?://", re.IGNORECASE)
 _URL: Final = re.compile(r"jdbc:|[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 _ENDS: Final = ("store.", "redis.")
@@ -42,10 +39,10 @@ class NothingCopied(click.ClickException):
 @click.command("copy")
 @click.option("--from", "source", required=True, metavar="STORE", help="Where it is: a URL, or a configuration file.")
 @click.option("--to", "target", required=True, metavar="STORE", help="Where it goes: a URL, or a configuration file.")
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--no-color", is_flag=True, help="No colours.")
+@output_option
+@no_color_option
 @click.pass_context
-def copy_command(context: click.Context, *, source: str, target: str, output: Literal["table", "json"], no_color: bool) -> None:
+def copy_command(context: click.Context, *, source: str, target: str, output: Literal["table", "json"]) -> None:
     """Copy streams, groups, their logs and chain values to another store, and verify the copy.
 
     A STORE is `redis://…`, `rediss://…`, a database's URL as in store.url (`jdbc:postgresql://…`), or a coordinator's
@@ -58,15 +55,13 @@ def copy_command(context: click.Context, *, source: str, target: str, output: Li
     Exit code 0: the target is what the source is, and nobody works on the source; 1: refused, or the source was changed
     meanwhile, or something differs; 2: wrong usage; 3: a store cannot be reached.
     """
-    if no_color:
-        context.meta["coord.no_color"] = True
     ends = _configuration("--from", source), _configuration("--to", target)
     if _place(ends[0]) == _place(ends[1]):
         raise click.UsageError("--from and --to name one and the same store")
     try:
-        with ExitStack() as opened, without_logs(), _progress() as tell:
+        with ExitStack() as opened, without_logs(), progress("looking") as tell:
             give, take = (_end(opened, config, migrates=config is ends[1]) for config in ends)
-            outcome = copy(give, take, tick_ms=ends[0].loop.tick_interval_ms, tell=tell)
+            outcome = copy(give, take, tick_ms=ends[0].loop.tick_interval_ms, tell=_telling(tell))
     except (NotCopied, CorruptAggregate) as error:
         raise NothingCopied(printable(str(error))) from None
     except StoreError as error:
@@ -90,8 +85,7 @@ def _configuration(option: str, place: str) -> Configuration:
         else:
             config = load(Path(place))
     except ConfigurationError as error:
-        problems = "\n".join(printable(str(each)) for each in error.problems)
-        raise click.UsageError(f"{option} is refused:\n{problems}") from None
+        raise refused(option, error) from None
     if config.store.type == "memory":
         raise click.UsageError(f"{option}: store.type is memory: that store lives inside its coordinator, nobody else can use it")
     for key, origin in config.origins.items():
@@ -120,36 +114,15 @@ def _end(opened: ExitStack, config: Configuration, *, migrates: bool) -> End:
     return End(store=store, transfer=transfer)
 
 
-@contextmanager
-def without_logs() -> Iterator[None]:
-    """Keep the log lines of the stores off the output; what fails raises."""
-    earlier = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
-        yield
-    finally:
-        structlog.configure(**earlier)
-
-
-@contextmanager
-def _progress() -> Iterator[Tell]:
-    """Tell on stderr what is being done: a moving line on a terminal, else a line now and then."""
-    screen = console(err=True)
+def _telling(tell: Callable[[str], None]) -> Tell:
+    """Give what counts the entries of each kind of work, and tells of them."""
     entries: Counter[str] = Counter()
-    last = time.monotonic()
-    with screen.status("looking …") if screen.is_terminal else nullcontext() as status:
 
-        def tell(doing: str, key: AggregateKey, more: int) -> None:
-            nonlocal last
-            entries[doing] += more
-            line = f"{doing} {key}: {entries[doing]} entries so far"
-            if status is not None:
-                status.update(printable(line))
-            elif time.monotonic() - last >= PROGRESS_INTERVAL_S:
-                last = time.monotonic()
-                note(line)
+    def add(doing: str, key: AggregateKey, more: int) -> None:
+        entries[doing] += more
+        tell(f"{doing} {key}: {entries[doing]} entries so far")
 
-        yield tell
+    return add
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:

@@ -12,8 +12,8 @@ from coord.addresses import redis_commands, uses_redis
 from coord.bootstrap import sql_store, sql_tables, unsafe_settings
 from coord.cli.checkup import Line, fail, of_configuration, of_problems, ok, warn
 from coord.cli.checkup_redis import CLOCK_SKEW_MS_MAX, STREAMS_LOOKED_AT, RedisCheckup, now_ms
-from coord.cli.output import console, print_json, printable
-from coord.cli.verify import without_logs
+from coord.cli.direct import config_option, without_logs
+from coord.cli.output import console, no_color_option, output_option, print_json, printable
 from coord.config import Configuration, ConfigurationError, load
 from coord.rediscommands.errors import RedisFault
 from coord.store.base import StoreError
@@ -25,17 +25,11 @@ STYLES: Final = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 @click.command()
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The coordinator's configuration; default $COORDINATOR_CONFIG, then ./coordinator.yaml if it is there.",
-)
+@config_option
 @click.option("--redis-url", help="Redis to look at; wins over the configuration.")
 @click.option("--strict", is_flag=True, help="A warning is a finding too.")
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--no-color", is_flag=True, help="No colours.")
+@output_option
+@no_color_option
 @click.pass_context
 def doctor(
     context: click.Context,
@@ -44,7 +38,6 @@ def doctor(
     redis_url: str | None,
     strict: bool,
     output: Literal["table", "json"],
-    no_color: bool,
 ) -> None:
     """Look at the configuration and the store behind it; say of each thing whether it is fine, and what to do if not.
 
@@ -52,8 +45,6 @@ def doctor(
     something that could not be looked at. FAIL: does not work, or is not safe. Exit code 0: nothing FAILs (with --strict: nothing
     WARNs either); 1: something does; 2: the configuration is refused; 3: the store cannot be reached.
     """
-    if no_color:
-        context.meta["coord.no_color"] = True
     lines: list[Line] = []
     code = 0
     try:

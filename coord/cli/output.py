@@ -18,6 +18,23 @@ from rich.text import Text
 WIDTH_OF_A_FILE = 1_000
 """A table that goes into a file or a pipe is as wide as it needs to be."""
 
+output_option = click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+
+
+def _note_no_color(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001  # click's signature
+    if value:
+        context.meta["coord.no_color"] = True
+
+
+no_color_option = click.option(
+    "--no-color",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_note_no_color,
+    help="No colours; the environment variable NO_COLOR does the same.",
+)
+
 
 class OutputConsole(Console):
     """A console that reports a closed pipe instead of ending the program by itself."""

@@ -10,8 +10,9 @@ import click
 from coord.bootstrap import sql_tables
 from coord.cli.context import NotReachable
 from coord.cli.copying import copy_command
-from coord.cli.output import print_json, printable
-from coord.config import Configuration, ConfigurationError, load
+from coord.cli.direct import config_option, loaded
+from coord.cli.output import output_option, print_json, printable
+from coord.config import Configuration
 from coord.store.base import StoreError
 from coord.store.versions import Version
 
@@ -27,15 +28,9 @@ store_commands.add_command(copy_command)
 
 
 @store_commands.command("migrate")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The coordinator's configuration; default $COORDINATOR_CONFIG, then ./coordinator.yaml if it is there.",
-)
+@config_option
 @click.option("--check", is_flag=True, help="Change nothing, tell what would be done.")
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 @click.pass_context
 def migrate(
     context: click.Context,
@@ -91,11 +86,7 @@ def _told(version: Version, *, migrated: bool) -> str:
 
 def _configuration(file: Path | None) -> Configuration:
     """Load the configuration; raises UsageError for one that is refused, or that names no database."""
-    try:
-        config = load(file)
-    except ConfigurationError as error:
-        problems = "\n".join(printable(str(each)) for each in error.problems)
-        raise click.UsageError(f"the configuration is refused:\n{problems}") from None
+    config = loaded(file)
     if config.store.type != "jdbc":
         raise click.UsageError(f"store.type is {config.store.type}: only a SQL store (jdbc) has tables")
     return config

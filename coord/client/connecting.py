@@ -57,6 +57,6 @@ def _sentinel_master(place: RedisPlace, timeout_ms: int) -> redis.Redis:
         "retry": never(),
         **({"ssl": True} if place.is_tls else {}),
     }
-    sentinel = Sentinel(list(place.nodes), sentinel_kwargs=about_sentinels)  # type: ignore[no-untyped-call]
-    master = sentinel.master_for(place.master, db=place.db, retry=never(), **_options_of(place, timeout_ms))  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(list(place.nodes), sentinel_kwargs=about_sentinels)  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
+    master = sentinel.master_for(place.master, db=place.db, retry=never(), **_options_of(place, timeout_ms))  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
     return cast("redis.Redis", master)

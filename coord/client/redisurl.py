@@ -131,7 +131,7 @@ def _path(parts: SplitResult, kind: Kind) -> tuple[str, int]:
 def _options(parts: SplitResult, credentials: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read credentials and options as redis-py reads them; gives those for Redis, and those for the Sentinels."""
     try:
-        options: dict[str, Any] = parse_url(f"redis://{credentials}localhost?{parts.query}")  # type: ignore[no-untyped-call]
+        options: dict[str, Any] = parse_url(f"redis://{credentials}localhost?{parts.query}")  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
     except ValueError:
         message = "redis_url: an option after ? has a value that it cannot have"
         raise ValueError(message) from None

@@ -61,7 +61,7 @@ class Call:
     summary: str = ""
     error_code: Code | None = None
     begun: Begun | None = None
-    replication: Replication = field(default_factory=Replication)
+    replication: Replication | None = None
 
 
 _chance: Final = random.Random()
@@ -89,6 +89,7 @@ class ApiRequest(falcon.Request):
         call = self.call
         assert call.operation is not None, "only a matched request is described"
         principal = call.principal
+        call.replication = Replication()
         return RequestInfo(
             action=call.operation.action or "",
             success_status=call.operation.success,

@@ -126,7 +126,8 @@ class Link:
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._is_kernels = settings.tls is None
-        self._socket.settimeout(None if self._is_kernels else settings.timeout_ms / 1000)
+        if self._is_kernels:
+            self._socket.settimeout(None)
         self._bound_s = math.inf  # as yet the kernel waits for ever: no bound that is asked for may count as set
         self._answered_at_s = 0.0
         self.is_open = True
@@ -159,13 +160,13 @@ class Link:
         return answers
 
     def _send(self, packed: bytes, deadline: float) -> None:
-        if self._is_kernels and len(packed) <= AT_ONCE_BYTES_MAX:
-            self._bound(deadline)
-            self._socket.sendall(packed)
-        else:
+        if self._is_kernels and len(packed) > AT_ONCE_BYTES_MAX:
             self._socket.settimeout(remaining(deadline))
             self._socket.sendall(packed)
-            self._socket.settimeout(None if self._is_kernels else remaining(deadline))
+            self._socket.settimeout(None)
+        else:
+            self._bound(deadline)
+            self._socket.sendall(packed)
 
     def _read(self, replies: int, deadline: float) -> list[Reply]:
         answers: list[Reply] = []

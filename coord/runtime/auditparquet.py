@@ -19,7 +19,7 @@ _NUMBERS: Final = frozenset({"status", "durationMs", "revision"})
 def write_parquet(entries: Iterable[AuditEntry], file: IO[bytes]) -> None:
     """Write entries as one Parquet file: numbers as int64, `timestamp` as UTC ms, `roles` as a list, everything else as text."""
     import pyarrow as pa  # noqa: PLC0415  an extra
-    from pyarrow import parquet  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415  as above
 
     types: dict[str, Any] = {name: pa.int64() for name in _NUMBERS}
     types |= {"timestamp": pa.timestamp("ms", tz="UTC"), "roles": pa.list_(pa.string())}

@@ -17,9 +17,8 @@ from typing import Final
 from coord.combining import Abandoned, Combiners, Overdue
 from coord.core.commands import Heartbeat
 from coord.core.decision import HeartbeatReply, Past
-from coord.events import codec
+from coord.events import chain, codec
 from coord.events.catalog import GroupDeleted, StreamDeleted
-from coord.events.chain import link
 from coord.events.envelope import Entry
 from coord.names import AggregateKey
 from coord.projections.aggregate import Aggregate, decode, fold
@@ -171,14 +170,13 @@ class Aggregates:
 
 def fold_tail(key: AggregateKey, seen: Cached, tail: Tail) -> Aggregate | None:
     """Give what was seen with the tail folded into it; None unless that is without a gap and leads to the tail's head."""
-    (revision, index), chain = seen.head.last, seen.head.chain
+    last, end = seen.head.last, seen.head.chain
     for entry in tail.entries:
-        if (entry.revision, entry.index) not in {(revision, index + 1), (revision + 1, 0)}:
+        place = entry.revision, entry.index
+        if not chain.continues(last, place) or chain.link(end, entry.body) != entry.chain:
             return None
-        if link(chain, entry.body) != entry.chain:
-            return None
-        revision, index, chain = entry.revision, entry.index, entry.chain
-    if ((revision, index), chain) != (tail.head.last, tail.head.chain):
+        last, end = place, entry.chain
+    if (last, end) != (tail.head.last, tail.head.chain):
         return None
     try:
         state = fold(seen.state, [codec.decode(entry) for entry in tail.entries], key=key)

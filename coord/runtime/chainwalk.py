@@ -16,6 +16,7 @@ import msgspec
 
 from coord.events import chain, codec
 from coord.events.catalog import Snapshot
+from coord.events.chain import Place
 from coord.events.envelope import Entry
 from coord.names import AggregateKey
 from coord.store.base import CorruptAggregate, Store
@@ -23,7 +24,6 @@ from coord.store.base import CorruptAggregate, Store
 PAGE: Final = 1_000
 REMEMBERED: Final = 1_000
 """Entries back to which one that follows an earlier one can be traced: between them something was put in."""
-Place = tuple[int, int]
 START: Final[Place] = (0, 0)
 
 
@@ -130,7 +130,7 @@ def _step(walk: _Walk, entry: Entry) -> None:
     report, place = walk.report, (entry.revision, entry.index)
     if report.last == START:
         _begin(walk, entry)
-    elif not _continues(report.last, place):
+    elif not chain.continues(report.last, place):
         raise _Broken(_first_between(report.last, place), f"entries are missing between {_told(report.last)} and {_told(place)}")
     previous = _prev_of(entry)
     intact = previous is not None and chain.link(previous, entry.body) == entry.chain
@@ -186,10 +186,6 @@ def _gap(walk: _Walk, place: Place, previous: str) -> tuple[int, str]:
     last = walk.report.last
     bad = max(last[0], 1) if place[1] or place[0] == last[0] + 1 else last[0] + 1
     return bad, f"entry {_told(place)} does not follow {_told(last)}: that one was changed, or one between them is missing"
-
-
-def _continues(last: Place, place: Place) -> bool:
-    return place in {(last[0], last[1] + 1), (last[0] + 1, 0)}
 
 
 def _first_between(last: Place, place: Place) -> int:

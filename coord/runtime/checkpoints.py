@@ -117,7 +117,7 @@ def marks_of(checkpoints: Iterable[Signed]) -> Marks:
 def new_key() -> tuple[bytes, bytes]:
     """Make a key pair: private and public key as PEM (PKCS #8 and SubjectPublicKeyInfo)."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  an extra
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415  as above
 
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -128,8 +128,8 @@ def new_key() -> tuple[bytes, bytes]:
 def private_key(pem: bytes) -> Ed25519PrivateKey:
     """Read a private key without a passphrase. Raises BadKey, which quotes nothing of it."""
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  an extra
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  as above
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415  as above
 
     try:
         key = serialization.load_pem_private_key(pem, password=None)
@@ -143,8 +143,8 @@ def private_key(pem: bytes) -> Ed25519PrivateKey:
 def public_key(pem: bytes) -> Ed25519PublicKey:
     """Read a public key. Raises BadKey."""
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  an extra
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  as above
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415  as above
 
     try:
         key = serialization.load_pem_public_key(pem)

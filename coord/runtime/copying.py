@@ -99,8 +99,7 @@ def copy(source: End, target: End, *, tick_ms: int, tell: Tell) -> Outcome:
     for _ in range(PASSES_MAX):
         moving = ""
         for key in source.transfer.aggregates():
-            loaded = source.store.load(key)
-            if key in seen and loaded.head == seen[key].head:
+            if key in seen and source.store.load(key).head == seen[key].head:
                 continue
             moving = f"{key} was changed while it was copied"
             done = carried.setdefault(key, Carried(key=key))

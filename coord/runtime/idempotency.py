@@ -152,7 +152,7 @@ class Idempotency:
             )
         elif status >= 500:  # noqa: PLR2004  server errors begin here
             put = _encode(structs.replace(begun.claim, deadline=0))
-        alone = put is not None and status < 400 and request.action in DELETIONS  # noqa: PLR2004
+        alone = put is not None and status < 400 and request.action in DELETIONS  # noqa: PLR2004  as above
         try:
             self._answers.swap(request.home, request.name, seen=begun.stored, put=put, alone=alone)
         except StoreError as error:

@@ -156,7 +156,7 @@ def _step(walk: _Walk, entry: Entry) -> bool:
     if not walk.begun:
         if not _begin(walk, envelope):
             return False
-    elif not _continues(walk.last, entry):
+    elif not chain.continues(walk.last, (entry.revision, entry.index)):
         report.add(f"entry {entry.entry_id}: follows {walk.last[0]}-{walk.last[1]}: entries are missing")
         return False
     if envelope.prev != walk.chain or chain.link(walk.chain, entry.body) != entry.chain:
@@ -189,11 +189,6 @@ def _begin(walk: _Walk, envelope: Envelope) -> bool:
         return True
     walk.report.add(f"the log begins at {envelope.entry_id}, which is no snapshot: revision {envelope.revision - 1} is missing")
     return False
-
-
-def _continues(last: tuple[int, int], entry: Entry) -> bool:
-    revision, index = last
-    return entry.index == index + 1 if entry.revision == revision else entry.revision == revision + 1 and entry.index == 0
 
 
 def _check_snapshot(walk: _Walk, snapshot: Snapshot, where: str) -> bool:

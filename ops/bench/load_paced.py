@@ -143,7 +143,7 @@ async def paced(order: Order) -> Report:
     expected = len(lateness)
     deadline = loop.time() + LAST_ANSWERS_S_MAX
     # An event for each answer would disturb what is measured, looking now and then does not.
-    while len(latencies) < expected and loop.time() < deadline:  # noqa: ASYNC110
+    while len(latencies) < expected and loop.time() < deadline:  # noqa: ASYNC110  bounded by the deadline
         await asyncio.sleep(0.01)
     for connection in connections:
         connection.close()

@@ -58,13 +58,13 @@ def _save(chart: Chart, file: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415  an extra: everything else of the bench runs without it
 
     mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
+    from matplotlib import pyplot as plt  # noqa: PLC0415  as above
 
     figure, axes = plt.subplots(figsize=(8, 0.9 + 0.34 * len(chart.bars)), layout="constrained")
     labels = [bar.label for bar in chart.bars]
     values = [bar.value for bar in chart.bars]
     drawn = axes.barh(labels, values, color=[OURS if bar.ours else OTHERS for bar in chart.bars], height=0.7)
-    axes.bar_label(drawn, labels=[f"{value:,.3g}" if value < 100 else f"{value:,.0f}" for value in values], padding=3, fontsize=8)  # noqa: PLR2004
+    axes.bar_label(drawn, labels=[f"{value:,.3g}" if value < 100 else f"{value:,.0f}" for value in values], padding=3, fontsize=8)  # noqa: PLR2004  where decimals stop telling
     axes.invert_yaxis()
     axes.set_title(chart.title, loc="left", fontsize=10)
     axes.set_xlabel(chart.unit, fontsize=8)
@@ -86,7 +86,7 @@ def _heartbeats(rows: Mapping[str, Row]) -> Chart:
         for members in (10, 100, 1000):
             row = rows.get(f"heartbeat_steady_{members}{ending}", {})
             bars += _bars(row, {"value": f"{engine}, {members} members"})
-            bars += _bars(row, {"floor": f"{engine}: HTTP alone"} if members == 100 else {}, ours=False)  # noqa: PLR2004
+            bars += _bars(row, {"floor": f"{engine}: HTTP alone"} if members == 100 else {}, ours=False)  # noqa: PLR2004  the size that all engines are shown at
             bars += _bars(
                 row, {"etcd": "etcd, lease keep-alive over JSON", "baseline": f"plain design, {members} members"}, ours=False
             )

@@ -21,7 +21,7 @@ def install() -> None:
     if name is None:
         return
     from coord.http import app  # noqa: PLC0415  a Python that serves nothing need not load the server
-    from ops.bench.baseline import PlainResource  # noqa: PLC0415
-    from ops.bench.floor import FloorResource  # noqa: PLC0415
+    from ops.bench.baseline import PlainResource  # noqa: PLC0415  as above
+    from ops.bench.floor import FloorResource  # noqa: PLC0415  as above
 
     setattr(app, "HeartbeatResource", {"floor": FloorResource, "baseline": PlainResource}[name])  # noqa: B010  no type fits a stand-in

@@ -11,7 +11,7 @@ from tests.moving.kotlin import STABLE, seed
 from tests.servers import private_redis
 
 
-def test_the_documented_mover_is_refused_nothing(run: Run, owned: Owned) -> None:  # noqa: F811
+def test_the_documented_mover_is_refused_nothing(run: Run, owned: Owned) -> None:  # noqa: F811  the fixture
     url = f"redis://127.0.0.1:{owned.port}/0"
     for name in ("kotlin-0.3-stream-and-group", "kotlin-legacy-string-key"):
         seed(url, name)
@@ -28,7 +28,7 @@ def test_the_documented_mover_is_refused_nothing(run: Run, owned: Owned) -> None
 
 
 @pytest.mark.parametrize("command", ["hset", "zadd", "xadd", "del", "copy"])
-def test_an_adoption_that_may_not_write_all_leaves_the_group_as_it_was(run: Run, owned: Owned, command: str) -> None:  # noqa: F811
+def test_an_adoption_that_may_not_write_all_leaves_the_group_as_it_was(run: Run, owned: Owned, command: str) -> None:  # noqa: F811  the fixture
     """The right that is missing is named."""
     url = f"redis://127.0.0.1:{owned.port}/0"
     seed(url, "kotlin-0.1-stable")

@@ -99,7 +99,7 @@ class Tour:
         yield lambda: store.mutexes.release(KEY, "token")
         yield lambda: store.windows.take(KEY, "me", limit=9, window_ms=LEASE_MS)
         for number in range(ANSWERS_MAX + 1):
-            yield lambda number=number: store.answers.swap(KEY, f"a{number}", seen=None, put=b"x")  # type: ignore[misc]
+            yield lambda number=number: store.answers.swap(KEY, f"a{number}", seen=None, put=b"x")  # type: ignore[misc]  # bound at once
         yield lambda: store.answers.swap(KEY, f"a{ANSWERS_MAX}", seen=b"x", put=None)
         yield lambda: store.index_add(KEY.stream)
         yield store.streams
@@ -111,7 +111,7 @@ class Tour:
         yield lambda: store.append_request(b"{}")
         yield lambda: store.requests(before=None, limit=10)
         for ttl_ms in (None, LEASE_MS):
-            yield lambda ttl_ms=ttl_ms: store._commands.push_audit(KEY, b"{}", kept=1, ttl_ms=ttl_ms)  # type: ignore[misc]
+            yield lambda ttl_ms=ttl_ms: store._commands.push_audit(KEY, b"{}", kept=1, ttl_ms=ttl_ms)  # type: ignore[misc]  # bound at once
         yield store.identity
         yield store.ping
 
@@ -119,7 +119,7 @@ class Tour:
         shards = self._shards
         yield lambda: shards.missing("orders", [0])
         for shard in (0, 1, 2):
-            yield lambda shard=shard: shards.prove_drained("orders", shard)  # type: ignore[misc]
+            yield lambda shard=shard: shards.prove_drained("orders", shard)  # type: ignore[misc]  # bound at once
         yield lambda: shards.provision("orders", [1], {GROUP: "0"})
         yield lambda: shards.remove_created(shards.provision("orders", [8], {GROUP: "0"}))
         yield lambda: shards.destroy_consumer_group("orders", [0], GROUP)

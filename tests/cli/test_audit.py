@@ -193,7 +193,7 @@ def test_tampering_is_found_and_the_first_bad_revision_named(run: Run, served: S
 
 def test_a_long_walk_tells_how_far_it_has_come(run: Run, served: Served, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On stderr, where it disturbs no reader of the result."""
-    monkeypatch.setattr("coord.cli.auditprogress.INTERVAL_S", 0.0)
+    monkeypatch.setattr("coord.cli.direct.PROGRESS_INTERVAL_S", 0.0)
     done = run("audit", "verify", written, "--redis-url", served.redis.url, "-o", "json")
     total = sum(each["entries"] for each in json.loads(done.stdout)["logs"])
     assert f"verifying … {total} entries of 3 logs" in done.stderr
@@ -319,7 +319,7 @@ def test_a_sql_store_is_read_as_well(run: Run, tmp_path: Path, keys: tuple[str, 
         encoding="utf-8",
     )
     services = build(load(file, overrides={"server.workers": 1}, environ={}, secrets_directory=tmp_path / "none"))
-    face = Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]
+    face = Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]  # a store of the test's kind
     headers = urllib3.make_headers(basic_auth="admin:password")
     for path in ("/streams/orders", "/streams/orders/groups/g", "/streams/orders", "/streams/none/scale"):
         face.ask("POST", path, WHO, user=None, headers=headers)

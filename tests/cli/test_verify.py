@@ -120,7 +120,7 @@ def test_e2_a_log_trimmed_by_hand_is_whole_from_a_snapshot_on_and_from_nowhere_e
     ):
         assert running.ask("POST", f"{BASE}/streams/orders", {"initialShardCount": 1, **who}).status == 201
         for shards in range(2, 6):
-            wait_until(lambda shards=shards: scaled(shards), what="the scale before has ended")  # type: ignore[misc]
+            wait_until(lambda shards=shards: scaled(shards), what="the scale before has ended")  # type: ignore[misc]  # bound at once
         (log,) = client.scan_iter(match="*{orders}*events*")
         entries = client.xrange(log)
         places = [place for place, fields in entries if b'"type":"Snapshot"' in b"".join(fields.values())]

@@ -63,7 +63,7 @@ class ScriptedCoordinator:
         class _Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base's name
                 """Stay silent."""
 
             def do_GET(self) -> None:

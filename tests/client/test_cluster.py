@@ -200,7 +200,7 @@ def tapped_plane(cluster: Cluster, node: RedisServer, tap: Tap) -> DataPlane:
     """Make a plane that reaches one node through a tap."""
     plane = connect(cluster_url(cluster), timeout_ms=TIMEOUT_MS)
     plane.prepare()
-    client = plane._client_of("lost:1")  # type: ignore[attr-defined]
+    client = plane._client_of("lost:1")  # type: ignore[attr-defined]  # looks inside
     assert client.connection_pool.connection_kwargs["port"] == node.port
     client.connection_pool.connection_kwargs["port"] = tap.port
     client.connection_pool.disconnect()
@@ -230,7 +230,7 @@ def test_an_uncertain_record_is_called_so_on_a_cluster(
 def test_a_cluster_whose_known_nodes_are_gone_is_found_by_those_first_named(cluster: Cluster) -> None:
     plane = connect(cluster_url(cluster), timeout_ms=TIMEOUT_MS)
     assert plane.batch([("k", ("SET", "k", "v"))]) == [b"OK"]
-    for node in plane._cluster.nodes_manager.nodes_cache.values():  # type: ignore[attr-defined]
+    for node in plane._cluster.nodes_manager.nodes_cache.values():  # type: ignore[attr-defined]  # looks inside
         node.redis_connection.connection_pool.connection_kwargs["port"] = 1
         node.redis_connection.connection_pool.disconnect()
     wait_until(lambda: plane.batch([("k", ("GET", "k"))]) == [b"v"], "found again")

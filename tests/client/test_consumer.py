@@ -402,7 +402,7 @@ def test_a_lease_that_is_renewed_at_the_last_moment_leaves_nothing_behind(
         seen, lease.until_ns = lease.until_ns, 0  # over, for the readers ...
         before = consumer.health().shards[0].discarded
         ids = shards.add(0, 2)
-        wait_until(lambda b=before, held=lease: consumer.health().shards[0].discarded > b or held.until_ns, "read")  # type: ignore[misc]
+        wait_until(lambda b=before, held=lease: consumer.health().shards[0].discarded > b or held.until_ns, "read")  # type: ignore[misc]  # bound at once
         if lease.until_ns == 0:
             lease.until_ns = seen  # ... and renewed
         wait_until(partial(work.did, ids), "handled")

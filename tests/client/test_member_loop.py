@@ -233,7 +233,7 @@ def test_i7_a_host_that_breaks_ends_the_member_and_reaches_its_owner(coordinator
     def broken(shards: frozenset[int]) -> None:
         raise RuntimeError(f"cannot read {sorted(shards)}")
 
-    host.on_assign = broken  # type: ignore[method-assign]
+    host.on_assign = broken  # type: ignore[method-assign]  # a stand-in
     with pytest.raises(RuntimeError, match="cannot read"):
         loop.wait(30)
 

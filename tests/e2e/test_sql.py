@@ -157,7 +157,7 @@ def work_through(served: Served, redis_url: str, targets: Sequence[int], records
     try:
         for target in targets:
             scale(served, target)
-            wait_until(lambda target=target: shard_count(served) == (target, "STABLE"), timeout_s=60, what=f"{target} shards")  # type: ignore[misc]
+            wait_until(lambda target=target: shard_count(served) == (target, "STABLE"), timeout_s=60, what=f"{target} shards")  # type: ignore[misc]  # bound at once
         told = producer.communicate(timeout=60)[0]
         assert (producer.returncode, f"published {records}  failed 0" in told) == (0, True), told
         with redis.Redis.from_url(redis_url) as client:

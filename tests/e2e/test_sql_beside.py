@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,27 +31,9 @@ class Place:
     served: Served
     is_free: Callable[[], bool]
 
-
-@contextmanager
-def only(place: Place, index: int) -> Iterator[None]:
-    """Let one worker alone answer; the other one is held where it holds nothing that this one needs."""
-    others = [pid for number, pid in enumerate(sorted(place.served.workers())) if number != index]
-
-    def are_held() -> bool:
-        for pid in others:
-            os.kill(pid, signal.SIGSTOP)
-        if place.is_free():
-            return True
-        for pid in others:
-            os.kill(pid, signal.SIGCONT)
-        return False
-
-    wait_until(are_held, what="the other worker is held, with no lock in its hand")
-    try:
-        yield
-    finally:
-        for pid in others:
-            os.kill(pid, signal.SIGCONT)
+    def only(self, index: int) -> AbstractContextManager[None]:
+        """Let one worker alone answer; the other one is held where it holds nothing that this one needs."""
+        return self.served.only(index, is_free=self.is_free)
 
 
 def is_free_sqlite(file: Path) -> bool:
@@ -114,13 +94,13 @@ def test_l3_the_limit_and_the_answers_hold_across_workers_on_a_sql_store(place: 
         time.sleep(left_s + 0.1)
     made = {"initialShardCount": 4, "requestedBy": "t"}
     assert served.ask("POST", f"{BASE}/streams/orders", made).status == 201  # counts too
-    with only(place, 0):
+    with place.only(0):
         statuses = [scale(served) for _ in range(2)]
         first = create_group(served, "Idempotency-Key: k")
-    with only(place, 1):
+    with place.only(1):
         again, anew = create_group(served, "Idempotency-Key: k"), create_group(served)
         statuses += [scale(served) for _ in range(LIMIT)]
-    with only(place, 0):
+    with place.only(0):
         statuses += [scale(served) for _ in range(2)]
     assert (first.status, again.status, anew.status) == (201, 201, 409)
     assert again.body == first.body

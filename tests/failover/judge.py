@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import urllib3
 
 from coord.bootstrap import open_store
+from coord.cli.direct import configuration
 from coord.cli.verdict import judge as judge_traces
-from coord.cli.verify import configuration
 from coord.events import codec
 from coord.events.catalog import (
     CorrectionEnded,

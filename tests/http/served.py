@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,13 +123,22 @@ class Served:
         return {pid for pid in pids if _is_worker(pid)}
 
     @contextmanager
-    def only(self, index: int) -> Iterator[None]:
-        """Let one worker alone answer."""
+    def only(self, index: int, *, is_free: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Let one worker alone answer; the others are stopped at a moment at which `is_free`, so that they hold no lock."""
         others = [pid for number, pid in enumerate(sorted(self.workers())) if number != index]
-        for pid in others:
-            os.kill(pid, signal.SIGSTOP)
-        try:
+
+        def are_stopped() -> bool:
+            for pid in others:
+                os.kill(pid, signal.SIGSTOP)
             wait_until(lambda: all(_stands_still(pid) for pid in others), what="the others stand still")
+            if is_free():
+                return True
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
+            return False
+
+        try:
+            wait_until(are_stopped, what="the others hold nothing while they stand still")
             yield
         finally:
             for pid in others:

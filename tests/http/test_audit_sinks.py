@@ -31,11 +31,9 @@ PREFIX = "redis-stream:coord"
 
 
 @pytest.fixture
-def out() -> Iterator[io.StringIO]:
+def out() -> io.StringIO:
     """What the log of this process says, for the time of a test."""
-    stream = io.StringIO()
-    yield stream
-    configure()
+    return io.StringIO()
 
 
 def lines_of(out: io.StringIO) -> list[dict[str, object]]:
@@ -67,7 +65,7 @@ def test_every_mutation_is_a_line_of_the_log_whatever_became_of_it(world: Face, 
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_no_value_of_a_caller_makes_a_line_of_its_own(world: Face, out: io.StringIO, log_format: str) -> None:
     """Line ends, escape sequences and turned letters stay inside their value; so does what looks like another field."""
-    configure(log_format, stream=out)  # type: ignore[arg-type]
+    configure(log_format, stream=out)  # type: ignore[arg-type]  # one of the formats
     forged = '\r\n{"event":"audit","outcome":"SUCCESS"}\x1b[31m\u2028\u202e'
     world.ask(
         "POST",
@@ -132,7 +130,7 @@ def test_k10_a_sink_that_is_away_fails_no_request_and_is_told(
 
 def test_what_no_store_takes_is_counted_too(world: Face) -> None:
     world.store.fault = StoreUnavailable("away")
-    world.store.append_request = lambda entry: world.store._fail()  # type: ignore[method-assign]
+    world.store.append_request = lambda entry: world.store._fail()  # type: ignore[method-assign]  # a stand-in
     assert world.ask("POST", "/streams/orders/scale", SCALE).status_code == 503
     assert world.services.executor.delivery.unwritten == 1
 
@@ -175,7 +173,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, redis
     """A coordinator whose entries go to lists in Redis, where its store is too, or beside its SQL store."""
     beside = {"store.type": "jdbc", "store.url": f"sqlite:///{tmp_path}/coord.db"} if request.param == "jdbc" else {}
     services = build(redis_config(tmp_path, redis_server.port, **beside))
-    yield Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]
+    yield Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]  # a store of the test's kind
     services.stop()
 
 
@@ -204,7 +202,7 @@ def test_a_destroyed_consumer_group_is_audited_with_what_was_pending(
     tmp_path: Path, redis_url: str, redis_server: EmbeddedRedis, path: str
 ) -> None:
     services = build(redis_config(tmp_path, redis_server.port, **{"streams.provisioning-enabled": True}))
-    face = Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]
+    face = Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]  # a store of the test's kind
     face.make_stream()
     face.make_group()
     name = path.rpartition("/")[2]
@@ -230,7 +228,7 @@ def test_consumer_groups_that_cannot_be_destroyed_are_told_of_though_the_group_i
     beside = {"store.type": "jdbc", "store.url": f"sqlite:///{tmp_path}/c.db", "redis.timeout-ms": 300, "audit.sink": "log"}
     with private_redis() as server:
         services = build(redis_config(tmp_path, server.port, **beside, **{"streams.provisioning-enabled": True}))
-        face = Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]
+        face = Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]  # a store of the test's kind
         face.make_stream()
         face.make_group()
         server.stop()
@@ -259,7 +257,7 @@ def test_k10_mutations_go_on_while_the_lists_redis_is_away(tmp_path: Path) -> No
             tmp_path, server.port, **{"store.type": "jdbc", "store.url": f"sqlite:///{tmp_path}/c.db", "redis.timeout-ms": 300}
         )
         services = build(config)
-        face = Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]
+        face = Face(services=services, app=create_app(services), store=services.store)  # type: ignore[arg-type]  # a store of the test's kind
         face.make_stream()
         assert services.executor.delivery.unwritten == 0
         server.stop()

@@ -84,7 +84,7 @@ def test_what_is_taken_over_is_sound(
 def test_a_stream_begins_in_the_phase_of_its_resharding(before: int, after: int, phase: str) -> None:
     back = phase in ("PREPARING", "ROLLING_BACK")
     resharding = ForeignResharding(
-        resharding_id="r", from_shard_count=before, to_shard_count=after, phase=phase,  # type: ignore[arg-type]
+        resharding_id="r", from_shard_count=before, to_shard_count=after, phase=phase,  # type: ignore[arg-type]  # one of the phases
     )  # fmt: skip
     command = AdoptStream(
         shard_count=before if back else after,

@@ -41,9 +41,9 @@ def test_a1_a_lost_answer_is_given_again(state: str) -> None:
     told = world.told[KEY, "a"]
     draining = [told.owned[0]] if state == "draining" else []
     again = {"epoch": told.epoch, "mv": told.metadata_version, "owned": told.owned, "draining": draining}
-    lost = world.heartbeat("a", **again)  # type: ignore[arg-type]
+    lost = world.heartbeat("a", **again)  # type: ignore[arg-type]  # options by name
     fenced = world.events(MemberFenced)
-    assert the_same(world.heartbeat("a", **again), lost)  # type: ignore[arg-type]
+    assert the_same(world.heartbeat("a", **again), lost)  # type: ignore[arg-type]  # options by name
     assert lost.reply.status == "OK"
     assert world.group().members["a"].state == "ACTIVE"
     assert world.events(MemberFenced) == fenced == []

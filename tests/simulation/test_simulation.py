@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import pytest
-import structlog
 
 from tests.servers import private_redis
 from tests.simulation.__main__ import simulate
@@ -26,13 +24,9 @@ SQL_TICKS = 300
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet() -> None:
     """Log nothing: a run commits thousands of events."""
-    before = structlog.get_config()
     end_at_surprises(for_good=False)
-    yield
-    structlog.reset_defaults()
-    structlog.configure(**before)
 
 
 def silence() -> None:

@@ -22,8 +22,8 @@ def shared_server() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def server(shared_server: RedisServer) -> RedisServer:
-    """A running server, empty."""
-    shared_server.call("FLUSHALL")
+    """A running server, empty, which knows the scripts."""
+    shared_server.wipe()
     return shared_server
 
 
@@ -46,8 +46,8 @@ def shared_server70() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def server70(shared_server70: RedisServer) -> RedisServer:
-    """A running Redis 7.0, empty."""
-    shared_server70.call("FLUSHALL")
+    """A running Redis 7.0, empty, which knows the scripts."""
+    shared_server70.wipe()
     return shared_server70
 
 

@@ -74,7 +74,7 @@ def touch(store: Store, head: Head, **changes: object) -> Touched:
         renew=("m",),
         ttl_ms=TTL_MS,
     )
-    return store.touch(replace(plain, **changes))  # type: ignore[arg-type]
+    return store.touch(replace(plain, **changes))  # type: ignore[arg-type]  # options as they come
 
 
 LARGE = b'{"name":"' + b"x" * 20_000 + b'"}'
@@ -164,7 +164,7 @@ class StoreContract:
         self, world: World, change: dict[str, object]
     ) -> None:
         head = committed(world.store).head
-        answer = world.store.commit(commit_on(world.store.load(KEY), head=replace(head, **change)))  # type: ignore[arg-type]
+        answer = world.store.commit(commit_on(world.store.load(KEY), head=replace(head, **change)))  # type: ignore[arg-type]  # options as they come
         assert isinstance(answer, Conflict)
         assert answer.what == "head"
         assert world.store.load(KEY).head == head

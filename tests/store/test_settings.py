@@ -43,7 +43,7 @@ def test_options_in_a_url_are_named() -> None:
 @pytest.mark.parametrize("name", ["port", "timeout_ms", "max_connections"])
 def test_a_bound_of_nothing_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=name.replace("_", "-")):
-        RedisSettings(**{name: 0})  # type: ignore[arg-type]
+        RedisSettings(**{name: 0})  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_an_unknown_identity_source_is_refused() -> None:

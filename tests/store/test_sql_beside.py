@@ -140,7 +140,7 @@ def test_clearing_looks_at_no_more_rows_than_it_takes(settings: SqlSettings, sto
         (store.windows._over, "coordinator_windows_by_end"),
         (store.answers._over, "coordinator_answered_by_change"),
     ):
-        assert index in store._connections.write(lambda connection, asked=asked: plan(connection, asked))  # type: ignore[misc]
+        assert index in store._connections.write(lambda connection, asked=asked: plan(connection, asked))  # type: ignore[misc]  # bound at once
 
 
 @pytest.mark.parametrize("kind", [PostgresqlServer, MariadbServer])

@@ -80,7 +80,7 @@ class Cluster:
         self.meet()
         for number in range(MASTERS, NODES):
             master = self.id_of(self.nodes[number - MASTERS])
-            wait_until(lambda master=master, number=number: master in self._known_by(number), what="the master is known")  # type: ignore[misc]
+            wait_until(lambda master=master, number=number: master in self._known_by(number), what="the master is known")  # type: ignore[misc]  # bound at once
             self.nodes[number].call("CLUSTER", "REPLICATE", master)
         self.wait_whole()
 
@@ -184,7 +184,7 @@ class Cluster:
         )
 
     def store(self, *, timeout_ms: int = 2000, **more: object) -> RedisStore:
-        return store_of(self.settings(timeout_ms=timeout_ms, **more))  # type: ignore[arg-type]
+        return store_of(self.settings(timeout_ms=timeout_ms, **more))  # type: ignore[arg-type]  # options as they come
 
     def call(self, key: str, *command: str | bytes | int) -> Reply:
         """Run a command on the node that serves the key."""

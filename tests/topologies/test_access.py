@@ -43,11 +43,11 @@ def work(settings: RedisSettings) -> None:
 
 
 def user_of(settings: RedisSettings, **more: object) -> RedisSettings:
-    return replace(settings, **USER, **more)  # type: ignore[arg-type]
+    return replace(settings, **USER, **more)  # type: ignore[arg-type]  # options as they come
 
 
 def needs(**settings: bool) -> Access:
-    return coordinator(shards="orders:*", provisioning=True, **settings)  # type: ignore[arg-type]
+    return coordinator(shards="orders:*", provisioning=True, **settings)  # type: ignore[arg-type]  # options as they come
 
 
 def test_a_cluster_needs_its_map(cluster: Cluster) -> None:

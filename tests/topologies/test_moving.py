@@ -23,7 +23,7 @@ def file(cluster: Cluster, tmp_path: Path) -> str:
     return str(place)
 
 
-def test_into_a_cluster_and_out_again(run: Run, redis_url: str, file: str) -> None:  # noqa: F811
+def test_into_a_cluster_and_out_again(run: Run, redis_url: str, file: str) -> None:  # noqa: F811  the fixture
     """To the byte; a deletion and names with a colon among them."""
     life = Life(redis_url)
     life.live()
@@ -36,7 +36,7 @@ def test_into_a_cluster_and_out_again(run: Run, redis_url: str, file: str) -> No
     assert stored(on(redis_url, 1)) == stored(redis_url)
 
 
-def test_one_node_of_a_cluster_is_named_for_what_it_is(run: Run, redis_url: str, cluster: Cluster) -> None:  # noqa: F811
+def test_one_node_of_a_cluster_is_named_for_what_it_is(run: Run, redis_url: str, cluster: Cluster) -> None:  # noqa: F811  the fixture
     life = Life(redis_url)
     life.live()
     life.close()
@@ -44,11 +44,11 @@ def test_one_node_of_a_cluster_is_named_for_what_it_is(run: Run, redis_url: str,
     assert (refused.exit_code, "redis.cluster.nodes" in refused.stderr) == (3, True), refused.stderr
 
 
-def test_adopting_in_a_cluster_and_back(run: Run, cluster: Cluster, file: str) -> None:  # noqa: F811
+def test_adopting_in_a_cluster_and_back(run: Run, cluster: Cluster, file: str) -> None:  # noqa: F811  the fixture
     """The older key of a group with a colon in its name lies on another slot than ours."""
     odd, value = "redis-stream:coord:{odd:a:b}:metadata", keys_of("kotlin-0.1-stable")[0]["value"]
     text = value["aggregate"].replace('"streamPrefix":"orders"', '"streamPrefix":"odd"').replace('"orders-consumer"', '"a:b"')
-    seeds = [ClusterNode("127.0.0.1", node.port) for node in cluster.nodes]  # type: ignore[no-untyped-call]
+    seeds = [ClusterNode("127.0.0.1", node.port) for node in cluster.nodes]  # type: ignore[no-untyped-call]  # redis-py leaves it untyped
     with RedisCluster(startup_nodes=seeds) as client:
         client.hset(odd, mapping={**value, "aggregate": text})
         for key in keys_of("kotlin-0.3-stream-and-group")[:2]:

@@ -261,7 +261,7 @@ def test_a_child_process_starts_with_nothing_of_its_parents(sentinels: Sentinels
     mine = template.call("", "CLIENT", "ID")
     topology = template._topology
     topology.doubt()
-    topology._flight._asking.acquire()  # type: ignore[attr-defined]
+    topology._flight._asking.acquire()  # type: ignore[attr-defined]  # looks inside
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -272,7 +272,7 @@ def test_a_child_process_starts_with_nothing_of_its_parents(sentinels: Sentinels
         finally:
             os.write(writer, outcome)
             os._exit(0)
-    topology._flight._asking.release()  # type: ignore[attr-defined]
+    topology._flight._asking.release()  # type: ignore[attr-defined]  # looks inside
     os.waitpid(child, 0)
     assert os.read(reader, 100) == b"fine"
     assert template.call("", "CLIENT", "ID") == mine

@@ -73,7 +73,7 @@ def test_sentinel_and_cluster_are_read(tmp_path: Path) -> None:
 )
 def test_what_cannot_work_is_refused_by_name(wrong: dict[str, object], name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        RedisSettings(**wrong)  # type: ignore[arg-type]
+        RedisSettings(**wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_configured_store_is_on_the_cluster(cluster: Cluster, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def led_by_one(
     wait_until(lambda: work.lists, what="the first is at work")
     for number, items in enumerate(others, 1):
         asked.append(pool.submit(combiner.submit, items, wait_s=wait_s))
-        wait_until(lambda number=number: len(combiner._waiting) == number, what="the next waits")  # type: ignore[misc]
+        wait_until(lambda number=number: len(combiner._waiting) == number, what="the next waits")  # type: ignore[misc]  # bound at once
     return asked
 
 

@@ -30,12 +30,13 @@ class Finished(PollableMethodQueue):  # type: ignore[misc]  # gunicorn ships no 
         self._queue.put(partial(callback, *args))
         if not self._is_told:
             self._is_told = True
-            with contextlib.suppress(BlockingIOError):  # full: it will be read
+            with contextlib.suppress(OSError):  # full: it will be read; closed: the worker ends, and nobody waits for it
                 os.write(self._write_fd, b"\0")
 
     def run_callbacks(self, _fileobj: Any, max_callbacks: int = AT_ONCE_MAX) -> None:
         """Call what waits: what is put after the flag is down wakes the loop anew."""
-        os.read(self._read_fd, max_callbacks)
+        with contextlib.suppress(OSError):
+            os.read(self._read_fd, max_callbacks)
         self._is_told = False
         with contextlib.suppress(queue.Empty):
             for _ in range(max_callbacks):

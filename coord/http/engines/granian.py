@@ -241,7 +241,7 @@ class _Worker:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the master decides
             return event
 
-        granian._signals.set_sync_signals = told_first  # noqa: SLF001
+        granian._signals.set_sync_signals = told_first  # noqa: SLF001  as above
         self.services.start()
         threading.Thread(target=_end_with_the_master, args=(os.getppid(),), name="master's watch", daemon=True).start()
         try:

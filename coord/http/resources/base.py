@@ -52,7 +52,8 @@ def answer_result(req: ApiRequest, resp: falcon.Response, result: Refused | Resu
 
 def tell_replicas(req: ApiRequest, resp: falcon.Response) -> None:
     """Tell how many replicas have what was committed, where they were waited for; too few is success with a warning."""
-    replicas = req.call.replication.fewest
+    replication = req.call.replication
+    replicas = replication.fewest if replication is not None else None
     if replicas is None:
         return
     resp.set_header(REPLICAS_HEADER, str(replicas.confirmed))

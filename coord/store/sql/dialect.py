@@ -106,7 +106,7 @@ class Dialect(ABC):
         """Carry out a touch for one member, or none, in one round trip, where `touches_at_once`."""
         raise NotImplementedError
 
-    def concerns(self, connection: Connection) -> Sequence[str]:  # noqa: ARG002
+    def concerns(self, connection: Connection) -> Sequence[str]:  # noqa: ARG002  some kinds have to ask
         """Say by which settings this database loses what it has acknowledged."""
         return ()
 

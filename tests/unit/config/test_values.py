@@ -126,7 +126,7 @@ def test_each_default_is_allowed(path: tuple[str, ...], leaf: Leaf) -> None:
     assert leaf.meaning
     assert leaf.rule.allowed
     if leaf.rule.is_list:
-        assert tuple(leaf.rule.parse(entry) for entry in leaf.default) == leaf.default  # type: ignore[attr-defined]
+        assert tuple(leaf.rule.parse(entry) for entry in leaf.default) == leaf.default  # type: ignore[attr-defined]  # looks inside
     elif leaf.default not in ("", Secret(), SecretUrl()):
         written = leaf.default.reveal() if isinstance(leaf.default, Secret) else leaf.rule.show(leaf.default)
         assert leaf.rule.parse(written) == leaf.default
@@ -267,13 +267,13 @@ def test_yaml_traps_in_passwords(place: Place) -> None:
 def test_the_configuration_cannot_be_changed(place: Place) -> None:
     """A reload makes a new one."""
     with pytest.raises(AttributeError):
-        place.load().loop.enabled = False  # type: ignore[misc]
+        place.load().loop.enabled = False  # type: ignore[misc]  # frozen
 
 
 def test_a_secret_does_not_show() -> None:
     """Not by str, repr, format, dump or pickle; comparison works and an empty one is false."""
     secret = Secret("marker")
-    shown = [str(secret), repr(secret), f"{secret}", f"{secret!r}", "%s" % secret, str([secret])]  # noqa: UP031
+    shown = [str(secret), repr(secret), f"{secret}", f"{secret!r}", "%s" % secret, str([secret])]  # noqa: UP031  every way to print
     assert not [text for text in shown if "marker" in text]
     assert secret.reveal() == "marker"
     assert secret == Secret("marker")

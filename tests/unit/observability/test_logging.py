@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import structlog
@@ -18,23 +18,7 @@ from gunicorn.config import Config
 from coord.observability.gunicorn_logging import GunicornLogger
 from coord.observability.logging import FIELD_NAMES, configure, redact_text
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 MARKER = "m4rker-s3cret"
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    """What a test configures ends with it."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture
@@ -113,7 +97,7 @@ def test_unknown_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="one of debug, info"):
         configure(level="loud")
     with pytest.raises(ValueError, match="json or console"):
-        configure("xml")  # type: ignore[arg-type]
+        configure("xml")  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])

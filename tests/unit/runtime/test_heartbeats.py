@@ -304,7 +304,7 @@ def test_a_tail_that_cannot_be_folded_is_no_error_but_a_whole_read(monkeypatch: 
         return _altered(tail)
 
     monkeypatch.setattr(world.store, "catch_up", altered)
-    world.services.executor.aggregates.doubt(KEY, world.services.executor.aggregates.cached(KEY))  # type: ignore[arg-type]
+    world.services.executor.aggregates.doubt(KEY, world.services.executor.aggregates.cached(KEY))  # type: ignore[arg-type]  # it is cached
     read = world.services.executor.aggregates.load(KEY)
     assert read.state is not None
     assert encode(read.state) == world.store.load(KEY).aggregate

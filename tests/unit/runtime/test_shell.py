@@ -271,7 +271,7 @@ def test_o1_the_loop_survives_everything_and_ends_when_told() -> None:
 
     ticker = world.services.ticker
     ticker._interval_ms = 1
-    ticker.tick = tick  # type: ignore[method-assign]
+    ticker.tick = tick  # type: ignore[method-assign]  # a stand-in
     with structlog.testing.capture_logs() as logs:
         ticker.start()
         wait_until(lambda: len(ticks) >= 4, what="the loop goes on")
@@ -378,7 +378,7 @@ def test_an_entry_finds_its_place_though_the_log_moves(monkeypatch: pytest.Monke
         tries[0] += 1
         if tries[0] < 3:
             return None
-        return append(*arguments, **named)  # type: ignore[arg-type]
+        return append(*arguments, **named)  # type: ignore[arg-type]  # handed on as they came
 
     monkeypatch.setattr(world.store, "append", overtaken)
     before = audited(world, AdminRequest)

@@ -170,7 +170,7 @@ def test_a_commit_that_lands_meanwhile_is_read_too() -> None:
             world.heartbeat("late")
         return load(key)
 
-    world.store.load = commit_before  # type: ignore[method-assign,assignment]
+    world.store.load = commit_before  # type: ignore[method-assign,assignment]  # a stand-in
     report = verify_aggregate(world.store, KEY)
     assert report.holds, report.findings
     assert report.revision == world.group().store_revision
