@@ -37,6 +37,9 @@ PICTURES = ROOT / "ops" / "bench" / "pictures"
 
 def main() -> int:
     """Measure, print, write, draw."""
+    if len(sys.argv) > 1:
+        print(__doc__, file=sys.stderr)
+        return EXIT_USAGE
     console, quick = Console(width=None if sys.stdout.isatty() else WIDTH), os.environ.get("QUICK", "0") not in {"", "0"}
     wanted = [name.strip() for name in os.environ.get("ONLY", "").split(",") if name.strip()]
     if unknown := set(wanted) - {line.name for line in LINES}:
