@@ -5,8 +5,9 @@ Source: design page `api.md`, "Limits"; `protocol.md` for the two special epochs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 JOIN = 0
 """The member epoch by which a member joins, or joins again."""
@@ -23,8 +24,7 @@ SAFE_INTEGER_MAX = 2**53 - 1
 _CONTROL = frozenset(map(chr, (*range(0x20), 0x7F, *range(0x80, 0xA0), 0x2028, 0x2029)))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StreamKey:
+class StreamKey(Struct, frozen=True, order=True):
     """Names a stream aggregate."""
 
     stream_prefix: str
@@ -33,8 +33,7 @@ class StreamKey:
         return self.stream_prefix
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class GroupKey:
+class GroupKey(Struct, frozen=True, order=True):
     """Names a group aggregate: one consumer group of one stream."""
 
     stream_prefix: str

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from coord.events.catalog import FollowedMigration, Shards
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True, kw_only=True):
     """A member says that it is alive and what it holds. Rows 1 to 17 of the table in design page `protocol.md`.
 
     `owned`: O; `draining`: D, shards it is still giving up; `revoked`: shards it has given up (REVOKED, nothing in flight).
@@ -27,6 +28,20 @@ class Heartbeat:
     owned: frozenset[int]
     draining: frozenset[int]
     revoked: frozenset[int]
+
+    def is_like(self, other: Heartbeat) -> bool:
+        """Tell whether another heartbeat of the same member says the same, its request id aside."""
+        return (
+            self.member_epoch == other.member_epoch
+            and self.metadata_version == other.metadata_version
+            and self.owned == other.owned
+            and self.draining == other.draining
+            and self.revoked == other.revoked
+            and self.runtime_max_concurrency == other.runtime_max_concurrency
+            and self.member_name == other.member_name
+            and self.path_member_id == other.path_member_id
+            and self.protocol_version == other.protocol_version
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,12 @@ class Authenticator:
             return self.login(*pair, address=address) if pair else None
         return None
 
+    def may_take_long(self, header: str | None) -> bool:
+        """Tell whether a password would have to be verified to judge an Authorization header."""
+        scheme, _, credentials = (header or "").strip().partition(" ")
+        pair = basic_credentials(credentials.strip()) if scheme.lower() == "basic" else None
+        return pair is not None and not self._access.passwords.is_remembered(*pair)
+
     def login(self, username: str, password: str, *, address: str | None = None) -> Verdict:
         """Judge a name and a password; takes as long for an unknown name as for a wrong password."""
         access = self._access

@@ -23,6 +23,7 @@ from coord.http.paths import PathParts, path_parts
 from coord.http.request import ApiRequest, Principal
 from coord.http.routes import Operation
 from coord.http.routetable import RouteTable
+from coord.http.together import FORESEEING, Declined
 from coord.names import AggregateKey, GroupKey, StreamKey, name_fault
 from coord.refusals import Code, Refused
 from coord.runtime.admin import Admin
@@ -131,12 +132,18 @@ class Gate:
         return operation.role is not None and (operation.role != "MEMBER" or self._members_authenticate)
 
     def _authenticated(self, req: ApiRequest) -> Principal:
-        return proved(self._authenticator.authenticate(req.env.get("HTTP_AUTHORIZATION"), address=req.call.client_address))
+        header = req.env.get("HTTP_AUTHORIZATION")
+        if req.env.get(FORESEEING) is not None and self._authenticator.may_take_long(header):
+            raise Declined  # others would wait for it
+        return proved(self._authenticator.authenticate(header, address=req.call.client_address))
 
     def _count(self, req: ApiRequest, principal: Principal) -> None:
         """Hold mutations to their rate; reads and heartbeats have none."""
-        operation, key = req.call.operation, key_of(req.call.params)
-        if self._limit is None or operation is None or operation.action is None or key is None:
+        operation = req.call.operation
+        if self._limit is None or operation is None or operation.action is None:
+            return
+        key = key_of(req.call.params)
+        if key is None:
             return
         if wait_s := self._limit.wait_s(key, principal.name):
             raise too_many(f"more than {self._limit.per_minute} mutations of {key} in a minute", wait_s=wait_s)

@@ -65,6 +65,11 @@ class RedisCommands:
         """See `touch.lua`; the identity source is put before the arguments."""
         return self._template.run("touch", (keys.metadata, keys.leases, keys.reports), self._source, *arguments, together=True)
 
+    def touch_many(self, calls: Sequence[tuple[AggregateKeys, Sequence[Argument]]]) -> list[Reply]:
+        """See `touch.lua`, once a group; error replies come as `Refused` values."""
+        each = [((keys.metadata, keys.leases, keys.reports), (self._source, *arguments)) for keys, arguments in calls]
+        return self._template.run_each("touch", each)
+
     def lease(self, keys: AggregateKeys, member_id: str) -> Reply:
         """See `lease.lua`."""
         return self._template.run("lease", (keys.leases,), member_id)
@@ -156,16 +161,16 @@ class RedisCommands:
 
     def types(self, keys: Sequence[str]) -> list[Reply]:
         """Give the type of each key, `none` for one that does not exist. See `key_type.lua`."""
-        return self._template.run_each("key_type", [(key, ()) for key in keys])
+        return self._template.run_each("key_type", [((key,), ()) for key in keys])
 
     def provision_shards(self, shards: Sequence[str], groups: Mapping[str, str]) -> list[Reply]:
         """See `provision_shard.lua`, once a shard; error replies come as `Refused` values."""
         pairs = [text for pair in groups.items() for text in pair]
-        return self._template.run_each("provision_shard", [(shard, pairs) for shard in shards])
+        return self._template.run_each("provision_shard", [((shard,), pairs) for shard in shards])
 
     def remove_shards(self, shards: Sequence[str], groups: Sequence[str]) -> list[Reply]:
         """See `remove_shard.lua`, once a shard."""
-        return self._template.run_each("remove_shard", [(shard, groups) for shard in shards])
+        return self._template.run_each("remove_shard", [((shard,), groups) for shard in shards])
 
     def prove_drained(self, shard: str) -> Reply:
         """See `prove_drained.lua`."""
@@ -177,7 +182,7 @@ class RedisCommands:
 
     def destroy_groups(self, shards: Sequence[str], group: str) -> list[Reply]:
         """See `destroy_group.lua`, once a shard."""
-        return self._template.run_each("destroy_group", [(shard, (group,)) for shard in shards])
+        return self._template.run_each("destroy_group", [((shard,), (group,)) for shard in shards])
 
     # -- the servers themselves
 

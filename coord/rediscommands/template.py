@@ -25,8 +25,7 @@ KEY_SETS_MAX = 200
 SCANNED_AT_ONCE = 1_000
 """About how many keys are gone through in one step of a scan."""
 _ASKING = pack("ASKING")
-Call = tuple[str, Sequence[Argument]]
-_Call = tuple[Sequence[str], Sequence[Argument]]
+Call = tuple[Sequence[str], Sequence[Argument]]
 Then = Callable[[Link, Reply], None]
 
 
@@ -77,16 +76,16 @@ class Template:
             raise self._explained(refusal, wanted, keys) from None
 
     def run_each(self, name: str, calls: Sequence[Call]) -> list[Reply]:
-        """Run a script once a (key, arguments), many to a round trip and server; each batch has a deadline of its own.
+        """Run a script once a (keys, arguments), many to a round trip and server; each batch has a deadline of its own.
 
-        Replies come in order, errors among them as `Refused` values.
+        The keys of one call lie in one slot. Replies come in order, errors among them as `Refused` values.
         """
         wanted = script(name)
         replies: list[Reply] = [None] * len(calls)
-        for links, places in self._by_server([key for key, _ in calls]):
+        for links, places in self._by_server([keys[0] for keys, _ in calls]):
             for start in range(0, len(places), BATCH_MAX):
                 batch = places[start : start + BATCH_MAX]
-                told = self._run_batch(links, wanted, [((calls[place][0],), calls[place][1]) for place in batch])
+                told = self._run_batch(links, wanted, [calls[place] for place in batch])
                 for place, reply in zip(batch, told, strict=True):
                     replies[place] = reply
         return replies
@@ -219,7 +218,7 @@ class Template:
                 replies[place] = error
         return list(found.items())
 
-    def _run_batch(self, links: Links, wanted: Script, calls: Sequence[_Call]) -> list[Reply]:
+    def _run_batch(self, links: Links, wanted: Script, calls: Sequence[Call]) -> list[Reply]:
         """Send a batch to one server; each call that was not run there goes on by itself."""
         deadline = self.deadline()
         packed = b"".join(_by_name(wanted, keys, arguments) for keys, arguments in calls)
@@ -247,7 +246,7 @@ class Template:
                 denied = replies[place] = denied or self._explained(replies[place], wanted, call[0])
         return replies
 
-    def _alone(self, wanted: Script, call: _Call) -> Reply:
+    def _alone(self, wanted: Script, call: Call) -> Reply:
         keys, arguments = call
         try:
             return self.run(wanted.name, keys, *arguments)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec import structs
 
 from coord.core.commands import (
     DeleteGroup,
@@ -88,7 +89,7 @@ class GroupAdmin(StreamAdmin):
                 summary = f"could not destroy Redis consumer group {key.consumer_group}: {failure}"
             else:
                 summary = _destroyed(info, pending)
-            errand = replace(errand, audit=info.entry(summary=summary))
+            errand = structs.replace(errand, audit=info.entry(summary=summary))
         if stream is not None:
             self._sagas.take_down(key, group.registration, errand)
         if failure:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec import structs
 
 from coord.core.commands import (
     Complete,
@@ -84,7 +85,7 @@ class ReshardingAdmin(AdminBase):
             self._audit.record(key, info, entry)
             return Result(show(stream, migration), stream.store_revision)
         try:
-            stream = self._resharder.activate(stream, replace(errand_of(info, audited=False), audit=entry))
+            stream = self._resharder.activate(stream, structs.replace(errand_of(info, audited=False), audit=entry))
         except ProvisioningFailed as error:
             return Refused(Code.REDIS_STREAM_PROVISIONING_FAILED, str(error))
         migration = stream.migration(migration.resharding_id) or migration

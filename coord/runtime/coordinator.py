@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
+from msgspec import Struct, structs
 
 from coord.core.commands import Heartbeat
 from coord.core.decision import HeartbeatReply
@@ -18,7 +19,7 @@ from coord.refusals import Code, Refused
 from coord.runtime.cache import SteadyAnswer
 from coord.runtime.executor import Executed, Executor
 from coord.runtime.groups import GroupSagas, stream_of
-from coord.runtime.heartbeats import Ask, Heartbeats, Outcome, Told
+from coord.runtime.heartbeats import Ask, Foreseen, Heartbeats, Outcome, Told
 from coord.runtime.requests import Errand
 from coord.store.base import CorruptAggregate, StoreError
 
@@ -29,8 +30,7 @@ UNKNOWN_GROUP_ROW: Final = 4
 DUPLICATE_MEMBER_ROW: Final = 7
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """A heartbeat's answer, and the revision that it was current at (0: unknown).
 
     `steady`: where the same heartbeat will be answered the same, a place to keep the encoded answer.
@@ -62,6 +62,20 @@ class Coordinator:
         asks = [Ask(command, errand_of(command, report)) for command, report in items]
         outcomes = self._heartbeats.answer(key, asks)
         return [self._answered(key, ask, outcome) for ask, outcome in zip(asks, outcomes, strict=True)]
+
+    def foresee(self, key: GroupKey, command: Heartbeat, report: bytes | None) -> Foreseen | None:
+        """Decide a heartbeat that changes nothing (see `Heartbeats.foresee`)."""
+        if self.terminating:
+            return None
+        return self._heartbeats.foresee(key, Ask(command, errand_of(command, report)))
+
+    def confirm(self, foreseen: Sequence[Foreseen]) -> list[bool | StoreError]:
+        """Say of each whether its answer may be given (see `Heartbeats.confirm`)."""
+        return self._heartbeats.confirm(foreseen)
+
+    def answered(self, foreseen: Foreseen, outcome: StoreError | None = None) -> Answered:
+        """Give the answer that was foreseen, or the one instead of it where the store could not confirm it."""
+        return self._answered(foreseen.key, foreseen.ask, outcome or foreseen.told)
 
     def _answered(self, key: GroupKey, ask: Ask, outcome: Outcome) -> Answered:
         command = ask.command
@@ -108,7 +122,7 @@ class Coordinator:
             log.warning("could not register the group", streamPrefix=key.stream_prefix, reason=brought_up.message)
         outcome = self._heartbeats.answer(key, (ask,))[0]
         if isinstance(outcome, Told) and isinstance(brought_up, Executed):
-            return replace(outcome, reply=replace(outcome.reply, row=3))
+            return structs.replace(outcome, reply=replace(outcome.reply, row=3))
         return outcome
 
     def _registers(self, key: GroupKey, command: Heartbeat, told: Told) -> bool:

@@ -8,8 +8,10 @@ followers, see `coord.combining`). Source: design page `performance.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct, structs
 
 from coord.combining import Abandoned, Combiners, Overdue
 from coord.core.commands import Heartbeat
@@ -22,7 +24,7 @@ from coord.runtime.cache import Cached, SteadyAnswer
 from coord.runtime.executor import ATTEMPTS_MAX, Executor, guards_of
 from coord.runtime.mutex import MutexUnavailable, Turn
 from coord.runtime.requests import Errand, Recorded
-from coord.store.base import Conflict, LeaseChanges, OutcomeUnknown, StoreError, StoreUnavailable, Touch
+from coord.store.base import Conflict, LeaseChanges, OutcomeUnknown, StoreError, StoreUnavailable, Touch, Touched
 
 TOGETHER_MAX: Final = 512
 """How many heartbeats of one group are decided together."""
@@ -32,16 +34,14 @@ LEASES_ONE_BY_ONE: Final = 2
 """Up to so many leases are read each by itself, more by reading all of the group's soft state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """One heartbeat to answer, and on whose behalf; `errand.report` is the soft report to keep beside the lease."""
 
     command: Heartbeat
     errand: Errand
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Told(Struct, frozen=True, kw_only=True):
     """The answer to one heartbeat, and what it was read off: `seen`, after what this heartbeat changed.
 
     `steady`: where the same heartbeat would be answered the same again.
@@ -61,6 +61,14 @@ class Renewal:
 
 
 Outcome: TypeAlias = Told | Refused | StoreError
+
+
+class Foreseen(Struct, frozen=True, kw_only=True):
+    """The answer that a heartbeat has if the store is still as it was seen: not to be given before `confirm` has said so [R]."""
+
+    key: GroupKey
+    ask: Ask
+    told: Told
 
 
 class Heartbeats:
@@ -84,6 +92,43 @@ class Heartbeats:
 
     # -- what changes nothing
 
+    def foresee(self, key: GroupKey, ask: Ask) -> Foreseen | None:
+        """Decide on what is cached, or was read just now; None for a heartbeat that changes something."""
+        known = self._executor.aggregates.cached(key) or self._read(key)
+        steady = None if known is None else self._steady_answer(key, known, ask.command)
+        if known is None or steady is None:
+            return None
+        return Foreseen(key=key, ask=ask, told=Told(reply=steady.reply, seen=known, steady=steady))
+
+    def _read(self, key: GroupKey) -> Cached | None:
+        """Catch up, for all that are decided next; None when that fails, which each finds out for itself."""
+        try:
+            return self._executor.aggregates.load(key)
+        except StoreError:
+            return None
+
+    def confirm(self, foreseen: Sequence[Foreseen]) -> list[bool | StoreError]:
+        """Say of each whether it holds, having renewed its lease: one touch for all that were decided on the same state.
+
+        False: it has to be answered the long way. StoreError: why nothing is known.
+        """
+        by_state: dict[int, list[Foreseen]] = {}
+        for each in foreseen:
+            by_state.setdefault(id(each.told.seen), []).append(each)
+        touches = [
+            self._touch(same[0].key, same[0].told.seen, [each.ask for each in same if each.told.reply.renews])
+            for same in by_state.values()
+        ]
+        try:
+            answers = self._executor.store.touch_many(touches)
+        except StoreError as error:  # one of several servers may be away: each group finds out for itself
+            return [error if len(by_state) == 1 else False] * len(foreseen)
+        outcomes = {
+            state: touched if isinstance(touched, StoreError) else self._judged(same[0].key, same[0].told.seen, touched)
+            for (state, same), touched in zip(by_state.items(), answers, strict=True)
+        }
+        return [outcomes[id(each.told.seen)] for each in foreseen]
+
     def _steady(self, key: GroupKey, known: Cached, asks: Sequence[Ask]) -> list[Outcome] | None:
         """Answer heartbeats none of which changes anything; None when one does, or when the store has moved."""
         answers: list[SteadyAnswer] = []
@@ -104,7 +149,7 @@ class Heartbeats:
         if command.member_epoch == JOIN or not isinstance(known.state, Group):
             return None
         kept = known.steady.get(command.member_id)
-        if kept is not None and is_like(command, kept.command):
+        if kept is not None and command.is_like(kept.command):
             return kept
         heard = decide_heartbeats(known.state, (command,), self._executor.moment(key, known))
         if heard.events:
@@ -113,7 +158,7 @@ class Heartbeats:
         if _is_timeless(known, known.state, command):
             held = known.state.shards_of(command.member_id)
             if held == command.owned:  # one set for both: there is such an answer for each member of each group
-                answer.command = replace(command, owned=held)
+                answer.command = structs.replace(command, owned=held)
             known.steady[command.member_id] = answer
         return answer
 
@@ -139,17 +184,20 @@ class Heartbeats:
 
     def _is_current(self, key: GroupKey, seen: Cached, renewing: Sequence[Ask]) -> bool:
         """Have the store confirm what was decided on, and renew the leases of those members."""
-        touched = self._executor.store.touch(
-            Touch(
-                key=key,
-                revision=seen.head.revision,
-                commit_id=seen.head.commit_id,
-                identity=seen.identity,
-                ttl_ms=self._executor.policy.member_lease_ttl_ms,
-                renew=tuple(ask.command.member_id for ask in renewing),
-                reports=_reports(renewing),
-            )
+        return self._judged(key, seen, self._executor.store.touch(self._touch(key, seen, renewing)))
+
+    def _touch(self, key: GroupKey, seen: Cached, renewing: Sequence[Ask]) -> Touch:
+        return Touch(
+            key=key,
+            revision=seen.head.revision,
+            commit_id=seen.head.commit_id,
+            identity=seen.identity,
+            ttl_ms=self._executor.policy.member_lease_ttl_ms,
+            renew=tuple(ask.command.member_id for ask in renewing),
+            reports=_reports(renewing),
         )
+
+    def _judged(self, key: GroupKey, seen: Cached, touched: Touched) -> bool:
         self._executor.clock.observe(key, touched.now)
         if not touched.current:
             self._executor.aggregates.doubt(key, seen)
@@ -248,21 +296,6 @@ class Heartbeats:
                 leases[member_id], now = executor.store.lease(key, member_id)
                 executor.clock.observe(key, now)
         return executor.moment(key, seen, leases=leases)
-
-
-def is_like(command: Heartbeat, other: Heartbeat) -> bool:
-    """Tell whether two heartbeats of one member say the same, their request id aside."""
-    return (
-        command.member_epoch == other.member_epoch
-        and command.metadata_version == other.metadata_version
-        and command.owned == other.owned
-        and command.draining == other.draining
-        and command.revoked == other.revoked
-        and command.runtime_max_concurrency == other.runtime_max_concurrency
-        and command.member_name == other.member_name
-        and command.path_member_id == other.path_member_id
-        and command.protocol_version == other.protocol_version
-    )
 
 
 def _is_timeless(known: Cached, group: Group, command: Heartbeat) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import Struct, structs
 
 from coord.events.catalog import AdminRequest, Event
 from coord.events.envelope import Actor, Cause
@@ -94,8 +96,7 @@ class RequestInfo:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class Errand(Struct, frozen=True, kw_only=True):
     """Why a command is executed: who asks, the audit entry to commit with the change, a heartbeat's soft report.
 
     `replication`: an administrator's; commits wait for replicas, as configured, and note there who has them.
@@ -109,7 +110,7 @@ class Errand:
 
     def without_audit(self) -> Errand:
         """Give the same errand for a commit that carries no audit entry."""
-        return replace(self, audit=None)
+        return structs.replace(self, audit=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,6 +296,12 @@ class Store(Protocol):
     def touch(self, touch: Touch) -> Touched:
         """Check a cached aggregate and renew leases in one round trip."""
 
+    def touch_many(self, touches: Sequence[Touch]) -> list[Touched | StoreError]:
+        """Touch several groups, each as by `touch`; in order, in one round trip where the store can.
+
+        What one of them met is its own answer. Raises StoreError when that is not known of each.
+        """
+
     def lease(self, key: GroupKey, member_id: str) -> tuple[int | None, int]:
         """Give a member's lease deadline (None: no entry) and the store's clock."""
 

@@ -45,7 +45,7 @@ from coord.store.memory_state import (
     tail_since,
 )
 from coord.store.memory_windows import MemoryWindows
-from coord.store.reading import check_append, check_commit, leases_allow
+from coord.store.reading import attempted, check_append, check_commit, leases_allow
 
 
 class MemoryStore:
@@ -156,6 +156,10 @@ class MemoryStore:
                     renew(record, member_id, now + touch.ttl_ms)
                 record.reports.update(touch.reports)
             return Touched(current=is_current, revision=head.revision, identity=self.store_identity, now=now)
+
+    def touch_many(self, touches: Sequence[Touch]) -> list[Touched | StoreError]:
+        """Touch one after another."""
+        return [attempted(self.touch, touch) for touch in touches]
 
     def lease(self, key: GroupKey, member_id: str) -> tuple[int | None, int]:
         """Give a member's deadline and the clock."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -11,7 +11,10 @@ from coord.events.catalog import GroupDeleted, StreamDeleted
 from coord.events.codec import NAME_OF
 from coord.events.envelope import Entry
 from coord.names import AggregateKey
-from coord.store.base import LAYOUT_VERSION, SCHEMA_VERSION, Commit, CorruptAggregate, Head, LeaseGuards
+from coord.store.base import LAYOUT_VERSION, SCHEMA_VERSION, Commit, CorruptAggregate, Head, LeaseGuards, StoreError
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 TAIL_FREE_BYTES: Final = 4096
 """So much larger than the aggregate a log's tail may be and still serve better: a few events fold faster than all is read."""
@@ -23,6 +26,14 @@ class _Type(msgspec.Struct):
 
 
 _type_of: Final = msgspec.json.Decoder(_Type).decode
+
+
+def attempted(function: Callable[[A], R], argument: A) -> R | StoreError:
+    """Give what a function gives, or the StoreError that it raises."""
+    try:
+        return function(argument)
+    except StoreError as error:
+        return error
 
 
 def check_versions(key: AggregateKey, schema: int, layout: int) -> None:

@@ -24,6 +24,7 @@ from coord import wire
 from coord.http.inputs import read
 from coord.http.request import ApiRequest
 from coord.http.resources.base import REVISION_HEADER, answer
+from coord.http.together import FORESEEING, Declined
 from ops.bench.standins import HEADER
 
 MUTEX: Final = "bench-plain:mutex"
@@ -161,6 +162,8 @@ class PlainResource:
 
     def on_post(self, req: ApiRequest, resp: falcon.Response, stream_prefix: str, consumer_group: str, member_id: str) -> None:
         """Lock, read, note, write, unlock."""
+        if req.env.get(FORESEEING) is not None:
+            raise Declined  # it waits: one thread for each
         request = read(req, wire.HeartbeatRequest, max_body_bytes=self._max_body_bytes)
         key, token = key_of(stream_prefix, consumer_group), secrets.token_hex(16)
         while not self._redis.set(MUTEX, token, nx=True, px=MUTEX_TTL_MS):

@@ -150,8 +150,9 @@ def test_several_members_of_one_process_share_requests_and_read_apart(
     names = {"p-0", "p-1", "p-2"}
     group.give(**{"p-0": [0], "p-1": [1], "p-2": [2, 3]})
     process = consumer(spawn, "p", "--members", "3")
-    spawn("produce", "--rate", "200", "--count", "300", "--refresh-ms", "300")
+    producer = spawn("produce", "--rate", "200", "--count", "300", "--refresh-ms", "300")
     wait_until(lambda: set(group.holder.values()) == names, "all read")
+    assert producer.wait(60) == 0
     wait_until(lambda: all_consumed(tmp_path), "all consumed")
     wait_until(lambda: any(len(call.body["heartbeats"]) == 3 for call in coordinator.lists()), "all three share a request")
     process.send_signal(signal.SIGTERM)

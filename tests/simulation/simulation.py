@@ -33,6 +33,7 @@ from coord.store.base import StoreError
 from coord.store.memory import MemoryStore
 from coord.streams.shards import shard_key
 from coord.wire import HeartbeatRequest, HeartbeatResponse
+from tests.simulation.answering import AnswersOf, foreseen_answers, plain_answers
 from tests.simulation.checkers import LogChecker, Violation, check_readers
 from tests.simulation.faults import VARIANTS, Faults
 from tests.simulation.processes import Process, Style
@@ -58,6 +59,8 @@ STALE_ROUTE = 25
 """Ticks between two looks of the lazy producer at its route; the other one looks every third tick."""
 TOGETHER = 0.4
 """How often the heartbeats that arrive at one moment come as one batch."""
+FORESEEN = 0.5
+"""How often heartbeats are answered as by a server thread that confirms several in one go."""
 CACHES_CHECKED_EVERY = 5
 """Ticks between two looks into the coordinators' caches."""
 DELETES, CREATES = 0.85, 0.9
@@ -411,16 +414,27 @@ class Simulation:
         node = self._some_node()
         if node is None or node.services is None:
             return
+        if self.chance.random() < FORESEEN:
+            for message in self._answered(node, messages, foreseen_answers, calm=calm):
+                self._answered(node, [message], plain_answers, calm=calm)
+        else:
+            self._answered(node, messages, plain_answers, calm=calm)
+
+    def _answered(self, node: Node, messages: list[Message], answers_of: AnswersOf, *, calm: bool) -> list[Message]:
+        """Answer what can be answered so; gives the others. Nobody is answered by a coordinator that has crashed, or does."""
         services = node.services
+        if services is None:
+            return []
         commands = [command_of(message.request, message.request.member_id) for message in messages]
-        items = [(command, None) for command in commands]
-        answers = self._guarded(node, lambda: services.coordinator.heartbeats(KEY, items))
+        answers = self._guarded(node, lambda: answers_of(services.coordinator, KEY, commands))
         if answers is None:
-            return
+            return []
         assert isinstance(answers, list)
         revision_now = self.shared.memory.load(KEY).head.revision
         for message, command, answered in zip(messages, commands, answers, strict=True):
-            self._answer(node, services, message, command, answered, revision_now, calm=calm)
+            if answered is not None:
+                self._answer(node, services, message, command, answered, revision_now, calm=calm)
+        return [message for message, answered in zip(messages, answers, strict=True) if answered is None]
 
     def _answer(
         self,

@@ -164,6 +164,11 @@ class NodeStore(Store):
         self._reach()
         return self._memory.touch(touch)
 
+    def touch_many(self, touches: Sequence[Touch]) -> list[Touched | StoreError]:
+        """Touch, when the store is there."""
+        self._reach()
+        return self._memory.touch_many(touches)
+
     def lease(self, key: GroupKey, member_id: str) -> tuple[int | None, int]:
         """Read a lease, when the store is there."""
         self._reach()

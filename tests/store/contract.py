@@ -383,6 +383,22 @@ class StoreContract:
         soft = world.store.soft(KEY)
         assert (soft.leases, soft.reports) == ({}, {})
 
+    def test_touches_of_several_groups_are_answered_each_by_itself(self, world: World) -> None:
+        """One is current, one has moved, and one does not exist."""
+        keys = [GroupKey("orders", f"g{number}") for number in range(3)]
+        heads = [committed(world.store, key=key).head for key in keys[:2]] + [EMPTY_HEAD]
+        moved = committed(world.store, key=keys[1]).head
+        identity = world.store.load(KEY).identity
+        touches = [
+            Touch(key=key, revision=head.revision, commit_id=head.commit_id, identity=identity, renew=("m",), ttl_ms=LONG_MS)
+            for key, head in zip(keys, heads, strict=True)
+        ]
+        answers = world.store.touch_many(touches)
+        told = [(answer.current, answer.revision) for answer in answers if isinstance(answer, Touched)]
+        assert told == [(True, heads[0].revision), (False, moved.revision), (False, 0)]
+        assert [list(world.store.soft(key).leases) for key in keys] == [["m"], [], []]
+        assert world.store.touch_many([]) == []
+
     def test_a_touch_of_nothing_says_so(self, world: World) -> None:
         answer = touch(world.store, EMPTY_HEAD)
         assert (answer.current, answer.revision) == (False, 0)

@@ -20,7 +20,17 @@ from coord.rediscommands.keys import Keys
 from coord.rediscommands.link import Link, pack
 from coord.rediscommands.links import Links, deadline_after
 from coord.rediscommands.settings import RedisSettings
-from coord.store.base import EMPTY_HEAD, Committed, LeaseChanges, OutcomeUnknown, StoreError, StoreUnavailable, Touch
+from coord.store.base import (
+    EMPTY_HEAD,
+    Committed,
+    CorruptAggregate,
+    LeaseChanges,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+    Touch,
+    Touched,
+)
 from coord.store.redis.store import RedisStore
 from tests.store.author import KEY, appended, commit_on, committed, due, request_entry
 from tests.store.redis_server import RedisServer
@@ -66,6 +76,7 @@ STEPS: dict[str, Callable[[RedisStore], object]] = {
     "tail": lambda store: store.tail(KEY, after=(0, 0), limit=1),
     "latest": lambda store: store.latest(KEY, before=None, limit=1),
     "touch": lambda store: store.touch(Touch(key=KEY, revision=1, commit_id="", identity="", renew=("m",), ttl_ms=1)),
+    "touch_many": lambda store: store.touch_many([Touch(key=KEY, revision=1, commit_id="", identity="", renew=(), ttl_ms=1)]),
     "lease": lambda store: store.lease(KEY, "m"),
     "soft": lambda store: store.soft(KEY),
     "due": lambda store: due(store, KEY, lease_ttl_ms=1, grace=False),
@@ -105,6 +116,23 @@ def test_f5_a_stopped_server_is_told_at_once_and_the_first_call_after_it_works(o
     own_server.start()
     assert store.load(KEY).head.revision == 0
     store.close()
+
+
+def test_a_group_that_cannot_be_touched_is_told_by_itself(server: RedisServer, direct: RedisStore) -> None:
+    """C3: of several in one pipeline, what is wrong with one is the answer of that one."""
+    keys = [GroupKey("orders", f"g{number}") for number in range(3)]
+    touches = [
+        Touch(key=key, revision=head.revision, commit_id=head.commit_id, identity=direct.identity(), renew=("m",), ttl_ms=60_000)
+        for key, head in ((key, committed(direct, key=key).head) for key in keys)
+    ]
+    leases = direct._commands.keys.aggregate(keys[1]).leases
+    server.call("SET", leases, "no set")
+    first, broken, last = direct.touch_many(touches)
+    assert isinstance(broken, CorruptAggregate)
+    assert broken.key == keys[1]
+    for answer in (first, last):
+        assert isinstance(answer, Touched)
+        assert answer.current
 
 
 def test_f5_looks_at_many_are_told_of_a_stopped_server_once(own_server: RedisServer) -> None:

@@ -14,6 +14,7 @@ from gunicorn.http import get_parser
 
 from coord.http.engines.arrival import Arrival
 from coord.http.errors import error_body
+from coord.http.together import Foreseeing
 from coord.refusals import Code, Refused
 
 HELD_BYTES_MAX: Final = 65_536
@@ -57,32 +58,48 @@ class Output:
         self._seconds = seconds
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self.foreseeing: Foreseeing | None = None
 
     def sendall(self, data: bytes) -> None:
         """Send this, now or at the flush. Raises OSError: TimeoutError when the client does not take it in time."""
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes > HELD_BYTES_MAX:
+        self._hold(data)
+        if self._held_bytes > HELD_BYTES_MAX and self.foreseeing is None:
             self.flush()
+
+    def discard(self) -> None:
+        """Throw away what is held."""
+        self._held.clear()
+        self._held_bytes = 0
 
     def flush(self) -> None:
         """Send what is held. Raises OSError as `sendall`."""
-        if not self._held:
+        if self.offer():
             return
+        rest = b"".join(self._held)
+        self.discard()
+        self._sock.settimeout(self._seconds)
+        try:
+            self._sock.sendall(rest)
+        finally:
+            self._sock.setblocking(False)
+
+    def offer(self) -> bool:
+        """Send as much of what is held as fits at once; says whether that was all. Raises OSError."""
+        if not self._held:
+            return True
         data = b"".join(self._held)
-        self._held.clear()
-        self._held_bytes = 0
+        self.discard()
         try:
             sent = self._sock.send(data)
         except WOULD_BLOCK:
             sent = 0
-        if sent == len(data):
-            return
-        self._sock.settimeout(self._seconds)
-        try:
-            self._sock.sendall(memoryview(data)[sent:])
-        finally:
-            self._sock.setblocking(False)
+        if sent < len(data):
+            self._hold(data[sent:])
+        return sent == len(data)
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
 
     def __getattr__(self, name: str) -> Any:
         """Be the socket in all else."""
@@ -98,6 +115,8 @@ class Connection:
     """
 
     def __init__(self, cfg: Any, sock: socket.socket, client: Any, server: Any, *, max_body_bytes: int, answer_s: float) -> None:
+        self._cfg = cfg
+        self.taken = b""
         self.client = client
         self.server = server
         self.arrival = Arrival(max_body_bytes)
@@ -123,7 +142,14 @@ class Connection:
         """Hand the request that is whole to the parser."""
         self.ends_after_answer = self.arrival.is_cut
         self.was_told_to_continue = False
-        self._request.give(self.arrival.take())
+        self.taken = self.arrival.take()
+        self._request.give(self.taken)
+
+    def begin_again(self) -> None:
+        """Hand the same request to a parser once more, as though nothing had been answered."""
+        self.sock.discard()
+        self._request.give(self.taken)
+        self.parser = self._request.parser(self._cfg, self.client)
 
     def was_read_to_its_end(self) -> bool:
         """Say whether the next request can follow the one that was answered."""

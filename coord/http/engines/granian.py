@@ -35,7 +35,7 @@ from coord.bootstrap import Services, build
 from coord.config import Configuration, ConfigurationError
 from coord.config.loading import cores
 from coord.http.app import App, authenticator_of, create_app
-from coord.http.engines.starting import MS_PER_S, connections_max, log_start, open_listener
+from coord.http.engines.starting import MS_PER_S, connections_max, log_start, open_listener, settle_memory
 from coord.http.renewal import Editions, news_of_access
 from coord.http.slots import Slots
 
@@ -244,6 +244,7 @@ class _Worker:
         granian._signals.set_sync_signals = told_first  # noqa: SLF001  as above
         self.services.start()
         threading.Thread(target=_end_with_the_master, args=(os.getppid(),), name="master's watch", daemon=True).start()
+        settle_memory()
         try:
             spawn(lambda: self.app)
         finally:

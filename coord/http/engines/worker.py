@@ -2,7 +2,7 @@
 
 gunicorn's gthread reads a request in the thread that answers it, so that a few dozen connections that say nothing, or say it
 slowly, hold every thread. Here the main loop collects the bytes; a thread parses what is there, answers, and never waits for a
-client to speak. Also: a stop that says so at once, and errors of the HTTP parser told as JSON.
+client to speak (`coord.http.engines.answering`). Also: a stop that says so at once.
 Source: design page `performance.md`, "Server"; scenarios J8, J10.
 """
 
@@ -13,7 +13,6 @@ import selectors
 import socket
 import ssl
 import time
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -22,17 +21,16 @@ from typing import Any, Final
 
 import structlog
 from gunicorn import sock as gunicorn_sock
-from gunicorn.http.errors import ConfigurationProblem, NoMoreData, ParseException
-from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, ThreadWorker
+from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER
 
-from coord.http.engines.connections import WOULD_BLOCK, Connection, Waiting, last_answer
+from coord.http.engines.answering import ANSWER_S, Answering
+from coord.http.engines.connections import WOULD_BLOCK, Connection, Waiting
 from coord.http.engines.finished import Finished
-from coord.refusals import Code, Refused
+from coord.http.engines.gathering import SLOW_S, Gathering
+from coord.http.together import is_heartbeat
 
 ARRIVAL_S: Final = 30
 """A request that is not there so long after its first byte is given up; so is a TLS handshake."""
-ANSWER_S: Final = 10
-"""A client that does not take its answer within this time is given up."""
 LINGER_S: Final = 2
 """So long, what a client still sends after its last answer is thrown away: a close over unread bytes would destroy the answer."""
 LINGER_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -43,7 +41,7 @@ NOTIFY_EVERY_S: Final = 0.5
 _LOG = structlog.get_logger(__name__)
 
 
-class CoordinatorWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn ships no types
+class CoordinatorWorker(Answering):
     """`app` is a `coord.http.engines.gunicorn.CoordinatorServer`.
 
     A connection is idle, arriving or lingering, or it is with a thread, and then on none of these lists. Only the main loop
@@ -58,6 +56,7 @@ class CoordinatorWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn ships n
         self.arriving = Waiting(ARRIVAL_S)
         self.lingering = Waiting(LINGER_S)
         self.kept_bytes = 0
+        self.beating: Gathering[Connection] = Gathering()
         self.tls: ssl.SSLContext | None = None
 
     def init_process(self) -> None:
@@ -157,33 +156,35 @@ class CoordinatorWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn ships n
         self.arriving.remove(conn)
         self._count(conn, 0)
         conn.take_request()
-        self.enqueue_req(conn)
+        if is_heartbeat(conn.taken):
+            self.beating.add(conn)
+        else:
+            self.enqueue_req(conn)
 
-    def handle(self, conn: Connection) -> bool:
-        """Answer the request that was handed over, in a thread; says whether the connection goes on."""
-        request = None
-        try:
-            try:
-                request = next(conn.parser)
-                request._expected_100_continue = False  # noqa: SLF001  said by the poller, where it was of use
-                goes_on = bool(self.handle_request(request, conn))
-            except (NoMoreData, StopIteration, OSError):
-                raise
-            except Exception as error:  # noqa: BLE001  whatever it is, the client is told, and the log
-                self.handle_error(request, conn.sock, conn.client, error)
-                goes_on = False
-            conn.sock.flush()
-            return goes_on and not conn.ends_after_answer and conn.was_read_to_its_end()
-        except TimeoutError:
-            _LOG.info("a connection is given up: the client did not take its answer", client=conn.client, seconds=ANSWER_S)
-        except (NoMoreData, StopIteration, OSError) as error:
-            _LOG.debug("connection lost", detail=f"{type(error).__name__}: {error}")
-        return False
+    def wait_for_and_dispatch_events(self, timeout: float) -> None:
+        """See what has happened, then have heartbeats answered."""
+        super().wait_for_and_dispatch_events(min(timeout, SLOW_S) if self.beating else timeout)
+        for number, conns in self.beating.ready():
+            done = self.tpool.submit(self.handle_together, conns)
+            done.add_done_callback(partial(self.method_queue.defer, self._finish_together, number, conns))
+
+    def _finish_together(self, number: int, conns: list[Connection], done: Future[list[bool | None]]) -> None:
+        self.beating.end(number)
+        if done.cancelled() or done.exception() is not None:
+            _LOG.error("internal error", exc_info=None if done.cancelled() else done.exception())
+            outcomes: list[bool | None] = [False] * len(conns)
+        else:
+            outcomes = done.result()
+        for conn, goes_on in zip(conns, outcomes, strict=True):
+            if goes_on is not None:
+                self._finish(conn, goes_on=goes_on)
 
     def finish_request(self, conn: Connection, done: Future[bool]) -> None:
         """Let a connection wait for its next request, or end."""
+        self._finish(conn, goes_on=not done.cancelled() and done.exception() is None and done.result())
+
+    def _finish(self, conn: Connection, *, goes_on: bool) -> None:
         conn.is_served = False
-        goes_on = not done.cancelled() and done.exception() is None and done.result()
         self._guarded(conn, self._go_on if goes_on else self._linger)
 
     def _go_on(self, conn: Connection) -> None:
@@ -283,7 +284,7 @@ class CoordinatorWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn ships n
         """Called when stopping: idle connections may send one more request until then."""
         self.idle.cap(deadline)
 
-    # ------------------------------------------------------------------------------------------------------ the end, and errors
+    # ------------------------------------------------------------------------------------------------------ the end
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM: what is under way is answered; heartbeats that come now are told RETRY, mutations 503."""
@@ -305,16 +306,3 @@ class CoordinatorWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn ships n
                 if not selector.select(0):
                     return
                 self.accept(listener)
-
-    def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        """Answer a request that never reached the app, in the same form as any other error."""
-        request_id = str(uuid.uuid4())
-        if isinstance(exc, ParseException) and not isinstance(exc, ConfigurationProblem):
-            kind = type(exc).__name__  # what was sent may be a secret, and is neither logged nor sent back
-            _LOG.info("malformed request", request_id=request_id, detail=kind)
-            refused = Refused(Code.INVALID_REQUEST, f"the request is no well-formed HTTP: {kind}")
-        else:
-            _LOG.error("internal error", request_id=request_id, exc_info=exc)
-            refused = Refused(Code.INTERNAL_ERROR, f"the coordinator has a bug; its log has requestId {request_id}")
-        with contextlib.suppress(OSError):  # the sender may be gone
-            client.sendall(last_answer(refused, request_id))

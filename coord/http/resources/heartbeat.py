@@ -12,6 +12,7 @@ from coord.core.decision import HeartbeatReply, Policy
 from coord.http.inputs import read
 from coord.http.request import ApiRequest
 from coord.http.resources.base import ENCODER, REVISION_HEADER, answer_encoded
+from coord.http.together import FORESEEING, Foreseeing
 from coord.names import GroupKey
 from coord.projections.group import NO_SHARDS
 from coord.runtime.coordinator import Answered, Coordinator
@@ -32,7 +33,12 @@ class HeartbeatResource:
         """Answer one heartbeat."""
         request = read(req, wire.HeartbeatRequest, max_body_bytes=self._max_body_bytes)
         key = GroupKey(stream_prefix, consumer_group)
-        answered = self._coordinator.heartbeat(key, command_of(request, member_id), report=report_of(request))
+        command, report = command_of(request, member_id), report_of(request)
+        foreseeing: Foreseeing | None = req.env.get(FORESEEING)
+        if foreseeing is None:
+            answered = self._coordinator.heartbeat(key, command, report=report)
+        else:
+            answered = foreseeing.heartbeat(self._coordinator, key, command, report)
         resp.set_header(REVISION_HEADER, str(answered.revision))
         answer_encoded(resp, encoded(request, answered, self._policy))
 

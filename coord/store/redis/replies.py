@@ -21,6 +21,8 @@ from coord.store.base import (
     Standing,
     StoreError,
     Tail,
+    Touch,
+    Touched,
 )
 from coord.store.reading import check_head, check_versions, tombstone
 from coord.store.redis.faults import error_of
@@ -69,6 +71,25 @@ def written(entries: Iterable[Entry]) -> Iterator[Argument]:
         yield entry.entry_id
         yield entry.body
         yield entry.chain
+
+
+def touch_arguments(touch: Touch) -> list[Argument]:
+    """Give the arguments of `touch.lua` after the identity source."""
+    reports = (part for report in touch.reports.items() for part in report)
+    return [touch.identity, touch.revision, touch.commit_id, touch.ttl_ms, len(touch.renew), *touch.renew, *reports]
+
+
+def touched_of(touch: Touch, reply: Sequence[Any]) -> Touched:
+    """Give what `touch.lua` said; CorruptAggregate for what it could not read."""
+    _, current, revision, identity, now = sound(touch.key, reply)
+    return Touched(current=current == 1, revision=int(revision), identity=identity.decode(), now=now)
+
+
+def sound(key: AggregateKey, reply: Any) -> Any:
+    """Give a script's reply. Raises CorruptAggregate for one that says so."""
+    if reply[0] == b"corrupt":
+        raise CorruptAggregate(key, reply[1].decode(errors="replace"))
+    return reply
 
 
 def commit_arguments(commit: Commit) -> list[Argument]:

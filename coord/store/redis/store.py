@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -20,7 +21,6 @@ from coord.store.base import (
     Commit,
     Committed,
     Conflict,
-    CorruptAggregate,
     Due,
     Head,
     Loaded,
@@ -34,9 +34,9 @@ from coord.store.base import (
     Touched,
     Turn,
 )
-from coord.store.reading import TAIL_FREE_BYTES, check_append, check_commit
+from coord.store.reading import TAIL_FREE_BYTES, attempted, check_append, check_commit
 from coord.store.redis.answers import RedisAnswers
-from coord.store.redis.faults import told
+from coord.store.redis.faults import error_of, told
 from coord.store.redis.mutexes import RedisMutexes
 from coord.store.redis.replicas import Confirmation, ReplicaWait
 from coord.store.redis.replies import (
@@ -48,7 +48,10 @@ from coord.store.redis.replies import (
     loaded_of,
     pairs,
     seen,
+    sound,
     standing_of,
+    touch_arguments,
+    touched_of,
     written,
 )
 from coord.store.redis.windows import RedisWindows
@@ -76,7 +79,7 @@ class RedisStore:
         """Read aggregate, head, clock and identity in one script."""
         with told(key):
             reply = self._commands.load(self._aggregate(key))
-        loaded = loaded_of(key, _sound(key, reply))
+        loaded = loaded_of(key, sound(key, reply))
         assert isinstance(loaded, Loaded), "a tail, though none was asked for"
         return loaded
 
@@ -84,7 +87,7 @@ class RedisStore:
         """Read the log's tail together with the head that it leads to, or the whole, in one script."""
         with told(key):
             reply = self._commands.load(self._aggregate(key), seen=(entry_id(seen.last), seen.chain, limit, TAIL_FREE_BYTES))
-        return loaded_of(key, _sound(key, reply))
+        return loaded_of(key, sound(key, reply))
 
     def tail(self, key: AggregateKey, *, after: tuple[int, int], limit: int) -> Sequence[Entry]:
         """Read log entries after an id, oldest first."""
@@ -138,31 +141,30 @@ class RedisStore:
     def touch(self, touch: Touch) -> Touched:
         """Check, renew and report in one script."""
         with told(touch.key):
-            reply = self._commands.touch(
-                self._aggregate(touch.key),
-                touch.identity,
-                touch.revision,
-                touch.commit_id,
-                touch.ttl_ms,
-                len(touch.renew),
-                *touch.renew,
-                *(part for report in touch.reports.items() for part in report),
-            )
-        _, current, revision, identity, now = _sound(touch.key, reply)
-        return Touched(current=current == 1, revision=int(revision), identity=identity.decode(), now=now)
+            reply = self._commands.touch(self._aggregate(touch.key), *touch_arguments(touch))
+        return touched_of(touch, reply)
+
+    def touch_many(self, touches: Sequence[Touch]) -> list[Touched | StoreError]:
+        """Touch several groups in one pipeline a server."""
+        with told():
+            replies = self._commands.touch_many([(self._aggregate(touch.key), touch_arguments(touch)) for touch in touches])
+        return [
+            error_of(reply, touch.key) if isinstance(reply, RedisFault) else attempted(partial(touched_of, touch), reply)
+            for touch, reply in zip(touches, replies, strict=True)
+        ]
 
     def lease(self, key: GroupKey, member_id: str) -> tuple[int | None, int]:
         """Give a member's deadline and the clock."""
         with told(key):
             reply = self._commands.lease(self._aggregate(key), member_id)
-        _, deadline, now = _sound(key, reply)
+        _, deadline, now = sound(key, reply)
         return deadline, now
 
     def soft(self, key: GroupKey) -> Soft:
         """Read all leases and reports."""
         with told(key):
             reply = self._commands.soft(self._aggregate(key))
-        _, leases, reports, now = _sound(key, reply)
+        _, leases, reports, now = sound(key, reply)
         return Soft(
             leases={member.decode(): deadline for member, deadline in pairs(leases)},
             reports={member.decode(): report for member, report in pairs(reports)},
@@ -181,7 +183,7 @@ class RedisStore:
         """Give a whole lease to those without an entry."""
         with told(key):
             reply = self._commands.grant_missing(self._aggregate(key), members, ttl_ms=ttl_ms)
-        _sound(key, reply)
+        sound(key, reply)
 
     # -- what belongs to no aggregate
 
@@ -295,20 +297,14 @@ def _twice(key: AggregateKey, send: Callable[[float], Reply], commands: RedisCom
     deadline = commands.deadline()
     try:
         with told(key):
-            return _sound(key, send(commands.deadline(share=FIRST_TRY_SHARE)))
+            return sound(key, send(commands.deadline(share=FIRST_TRY_SHARE)))
     except StoreUnavailable as error:
         lost = error.__cause__
         if not (isinstance(lost, Unreachable) and lost.sent):
             raise
     try:
         with told(key):
-            return _sound(key, send(deadline))
+            return sound(key, send(deadline))
     except StoreUnavailable as error:
         message = f"a write was sent twice and nothing says whether it took place: {error}"
         raise OutcomeUnknown(message) from error
-
-
-def _sound(key: AggregateKey, reply: Reply) -> Reply:
-    if reply[0] == b"corrupt":
-        raise CorruptAggregate(key, reply[1].decode(errors="replace"))
-    return reply

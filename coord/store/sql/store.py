@@ -25,7 +25,7 @@ from coord.store.base import (
     Touched,
     Turn,
 )
-from coord.store.reading import check_append, check_commit
+from coord.store.reading import attempted, check_append, check_commit
 from coord.store.sql import aggregates, leasing, looking
 from coord.store.sql.access import Access
 from coord.store.sql.answers import SqlAnswers
@@ -130,6 +130,10 @@ class SqlStore:
                 return self._read(lambda connection: self._dialect.touch(connection, touch, next(iter(renewals), None)))
             do = self._write if renewals else self._read
             return do(lambda connection: aggregates.touch(connection, self._statements, touch))
+
+    def touch_many(self, touches: Sequence[Touch]) -> list[Touched | StoreError]:
+        """Touch one after another: rows of several groups, locked by one transaction, would invite deadlocks."""
+        return [attempted(self.touch, touch) for touch in touches]
 
     def lease(self, key: GroupKey, member_id: str) -> tuple[int | None, int]:
         """Give a member's deadline and the clock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from coord.core import streams
 from coord.core.commands import (
@@ -166,8 +167,8 @@ def test_a_heartbeat_registers_a_group_only_if(
 def test_without_a_group_only_the_request_itself_is_judged() -> None:
     record = Record(KEY)
     for command, row in [
-        (replace(beat("a", 0), protocol_version=2), 1),
-        (replace(beat("a", 0), path_member_id="b"), 2),
+        (structs.replace(beat("a", 0), protocol_version=2), 1),
+        (structs.replace(beat("a", 0), path_member_id="b"), 2),
         (beat("a", -2), 2),
         (beat("a", 0), 4),
     ]:

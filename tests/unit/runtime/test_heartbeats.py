@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from coord.core.commands import Heartbeat
 from coord.core.decision import HeartbeatReply
@@ -83,7 +84,7 @@ def test_each_event_of_a_commit_has_the_cause_that_it_has() -> None:
     ]
     assert [join[:3] for join in joins] == [("a", "a", "a-0"), ("b", "b", "b-0")]
     assert len({join[3] for join in joins}) == 2
-    together(world, replace(beat("a", -1), metadata_version=99), beat("b", epochs[1], owned=(2, 3)))
+    together(world, structs.replace(beat("a", -1), metadata_version=99), beat("b", epochs[1], owned=(2, 3)))
     freed = [(each.event.member_id, each.cause.actor.principal) for each in world.log(KEY) if isinstance(each.event, ShardsFreed)]
     assert freed == [("a", "a")]
     world.verify()
@@ -161,7 +162,7 @@ def test_a_steady_answer_is_kept_until_the_aggregate_moves() -> None:
     epoch = together(world, beat("a"))[0].member_epoch
     steady = beat("a", epoch, owned=(0, 1, 2, 3))
     together(world, steady)
-    kept = [world.services.coordinator.heartbeats(KEY, [(replace(steady, request_id=str(n)), None)])[0] for n in range(3)]
+    kept = [world.services.coordinator.heartbeats(KEY, [(structs.replace(steady, request_id=str(n)), None)])[0] for n in range(3)]
     assert kept[0].steady is not None
     assert all(each.steady is kept[0].steady for each in kept)
     together(world, beat("b"))
@@ -192,7 +193,7 @@ def test_a_heartbeat_that_says_anything_else_is_decided_anew(change: dict[str, o
     together(world, steady)
     together(other, beat("a"))
     together(other, steady)
-    different = replace(steady, **change)  # type: ignore[arg-type]  # one field by its name
+    different = structs.replace(steady, **change)
     assert together(world, different) == together(other, different), "as by a process that kept no answer"
 
 
