@@ -63,9 +63,9 @@ def _kept(
     if not targeted:
         return had, list(read_set), ()
     gone = had.keys() - set(members)
-    readable = set(read_set)
-    if readable == targeted:
+    if len(read_set) == len(targeted) and all(map(before.by_shard.__contains__, read_set)):
         return had, [shard for member in gone for shard in had[member]], ()
+    readable = set(read_set)
     free = [*(readable - targeted), *(shard for member in gone for shard in had[member] if shard in readable)]
     return {member: shards & readable for member, shards in had.items()}, free, tuple(sorted(targeted - readable))
 
