@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+
+from msgspec import structs
 
 from coord.rediscommands.errors import RedisFault
 from coord.store.answers import ANSWERS_MAX
@@ -81,7 +82,7 @@ class Tour:
         yield lambda: _raised(store.standings([KEY]))
         yield lambda: store.grant_missing_leases(KEY, ["o"], ttl_ms=LEASE_MS)
         yield lambda: deleted(store)
-        other = replace(KEY, consumer_group="another")
+        other = structs.replace(KEY, consumer_group="another")
         yield lambda: store.commit(commit_on(read(other), key=other))
 
     def _touched(self) -> None:

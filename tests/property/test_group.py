@@ -7,6 +7,7 @@ from dataclasses import replace
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import structs
 
 from coord.core.commands import CreateGroup, DeleteGroup, Follow, GroupCommand, Heartbeat, Tick, Topology
 from coord.core.deadlines import next_deadline
@@ -92,7 +93,7 @@ class GroupMachine(RuleBasedStateMachine):
             owned, draining = owned | data.draw(shard_sets), draining | data.draw(shard_sets)
         command = data.draw(heartbeats(epochs=st.sampled_from(near), versions=st.just(self.group.metadata_version)))
         self._do(
-            replace(
+            structs.replace(
                 command, path_member_id=member_id, member_id=member_id, owned=owned, draining=draining,
                 revoked=data.draw(st.sampled_from([frozenset(), held])) - draining,
             )

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pytest
 from sqlalchemy import event, text
 
-from coord.names import StreamKey
+from coord.names import GroupKey, StreamKey
 from coord.store.base import (
     Committed,
     Conflict,
@@ -527,8 +527,8 @@ def test_the_audit_entries_of_no_aggregate_are_bounded(place: Place, direct: Sql
 def test_names_of_any_length_script_and_case(place: Place, direct: SqlStore) -> None:
     """Compared byte for byte, and as long as a name may be: 255 characters of four bytes each, and no compression helps."""
     long = "".join(chr(0x10000 + (number * 7919) % 0xFFFF) for number in range(255))
-    keys = [replace(KEY, stream_prefix=long, consumer_group=long)]
-    keys += [replace(KEY, consumer_group=name) for name in ("Straße", "strasse", "STRASSE", "ﬁ", "fi", "é", "e\u0301", "a", "á")]
+    keys = [GroupKey(long, long)]
+    keys += [GroupKey(KEY.stream_prefix, name) for name in ("Straße", "strasse", "STRASSE", "ﬁ", "fi", "é", "e\u0301", "a", "á")]
     for number, key in enumerate(keys):
         aggregate = f'{{"number":{number}}}'.encode()
         leases = LeaseChanges(ttl_ms=LONG_MS, renew=(long[::-1], "member", "Member"))
