@@ -98,7 +98,7 @@ class SqlServer(ABC):
         """Give the same database each time, its tables made and empty: to make them takes longer than most tests."""
         if not self._used:
             self._used = self.new_database()
-            with closing(self.store(self._used)) as store:
+            with closing(self.store(self._used, timeout_ms=60_000)) as store:
                 store.identity()
         with self._connect(self._used) as connection, connection.cursor() as cursor:
             for table in EMPTY_AT_FIRST:

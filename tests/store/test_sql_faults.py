@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -66,8 +67,7 @@ class Place:
 
 @pytest.fixture(params=["postgresql", "mariadb"])
 def place(request: pytest.FixtureRequest) -> Place:
-    server: SqlServer = request.getfixturevalue(f"shared_{request.param}")
-    return Place(server, server.new_database())
+    return place_on(request.getfixturevalue(f"shared_{request.param}"))
 
 
 @pytest.fixture(params=[PostgresqlServer, MariadbServer], ids=["postgresql", "mariadb"])
@@ -76,8 +76,16 @@ def own(request: pytest.FixtureRequest) -> Iterator[Place]:
     if not request.param.is_there():
         pytest.skip(f"{request.param.folder} is not there: ops/setup/{request.param.folder}.sh")
     server = request.param(durable=True)
-    yield Place(server, server.new_database())
+    yield place_on(server)
     server.close()
+
+
+def place_on(server: SqlServer) -> Place:
+    """Give a new database with its tables: making them may take a busy disk longer than a call of these tests."""
+    place = Place(server, server.new_database())
+    with closing(place.store(timeout_ms=60_000)) as store:
+        store.ping()
+    return place
 
 
 @pytest.fixture
@@ -96,7 +104,6 @@ def tap(place: Place) -> Iterator[Tap]:
 
 @pytest.fixture
 def tapped(place: Place, tap: Tap, direct: SqlStore) -> Iterator[SqlStore]:
-    direct.ping()  # the tables are there
     store = place.store(port=tap.port, max_connections=4)
     store.ping()
     yield store
