@@ -388,9 +388,15 @@ class StoreContract:
         keys = [GroupKey("orders", f"g{number}") for number in range(3)]
         heads = [committed(world.store, key=key).head for key in keys[:2]] + [EMPTY_HEAD]
         moved = committed(world.store, key=keys[1]).head
-        identity = world.store.load(KEY).identity
         touches = [
-            Touch(key=key, revision=head.revision, commit_id=head.commit_id, identity=identity, renew=("m",), ttl_ms=LONG_MS)
+            Touch(
+                key=key,
+                revision=head.revision,
+                commit_id=head.commit_id,
+                identity=world.store.load(key).identity,  # in a cluster that of its own node
+                renew=("m",),
+                ttl_ms=LONG_MS,
+            )
             for key, head in zip(keys, heads, strict=True)
         ]
         answers = world.store.touch_many(touches)
