@@ -281,6 +281,7 @@ class MariadbServer(SqlServer):
             self.as_nobody(
                 str(self.bin / "mariadb-install-db"), "--no-defaults", self._base, f"--datadir={self.directory}/data",
                 "--auth-root-authentication-method=normal", "--skip-test-db", "--innodb-flush-log-at-trx-commit=0",
+                f"--tmpdir={self.directory}",  # a server that starts removes what others have in theirs
             ),
             cwd=self.directory, env={**os.environ, "HOME": str(self.directory)}, capture_output=True, text=True, check=False,
         )  # fmt: skip
@@ -294,6 +295,7 @@ class MariadbServer(SqlServer):
             str(self.bin / "mariadbd"), "--no-defaults", self._base, f"--datadir={self.directory}/data", f"--port={self.port}",
             "--bind-address=127.0.0.1", f"--socket={self.directory}/socket", f"--pid-file={self.directory}/pid",
             f"--innodb-flush-log-at-trx-commit={1 if self.durable else 0}", "--innodb-buffer-pool-size=32M",
+            f"--tmpdir={self.directory}",
             "--skip-name-resolve", "--max-connections=200", "--default-time-zone=+09:00", *self._options,
         ]  # fmt: skip
 
