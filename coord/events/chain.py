@@ -24,4 +24,4 @@ def link(previous: str, body: bytes) -> str:
 
 def continues(last: Place, place: Place) -> bool:
     """Tell whether an entry at `place` may follow one at `last`: the next of its commit, or the first of the next commit."""
-    return place in {(last[0], last[1] + 1), (last[0] + 1, 0)}
+    return place in ((last[0], last[1] + 1), (last[0] + 1, 0))

@@ -98,18 +98,18 @@ class Authenticator:
 
     def authenticate(self, header: str | None, *, address: str | None = None) -> Verdict:
         """Judge an Authorization header. `address`: of who sent it."""
-        scheme, _, credentials = (header or "").strip().partition(" ")
-        if scheme.lower() == "bearer":
-            return self._access.holder_of(credentials.strip())
-        if scheme.lower() == "basic":
-            pair = basic_credentials(credentials.strip())
+        scheme, credentials = _parts_of(header)
+        if scheme == "bearer":
+            return self._access.holder_of(credentials)
+        if scheme == "basic":
+            pair = basic_credentials(credentials)
             return self.login(*pair, address=address) if pair else None
         return None
 
     def may_take_long(self, header: str | None) -> bool:
         """Tell whether a password would have to be verified to judge an Authorization header."""
-        scheme, _, credentials = (header or "").strip().partition(" ")
-        pair = basic_credentials(credentials.strip()) if scheme.lower() == "basic" else None
+        scheme, credentials = _parts_of(header)
+        pair = basic_credentials(credentials) if scheme == "basic" else None
         return pair is not None and not self._access.passwords.is_remembered(*pair)
 
     def login(self, username: str, password: str, *, address: str | None = None) -> Verdict:
@@ -201,6 +201,12 @@ class Access:
         return Principal(
             name=today.name, roles=tuple(role for role in today.roles if role in claims["roles"]), streams=today.streams
         )
+
+
+def _parts_of(header: str | None) -> tuple[str, str]:
+    """Give the scheme, in lower case, and the credentials of an Authorization header."""
+    scheme, _, credentials = (header or "").strip().partition(" ")
+    return scheme.lower(), credentials.strip()
 
 
 def basic_credentials(encoded: str) -> tuple[str, str] | None:

@@ -89,7 +89,7 @@ class ApiRequest(falcon.Request):
         call = self.call
         assert call.operation is not None, "only a matched request is described"
         principal = call.principal
-        call.replication = Replication()
+        call.replication = call.replication or Replication()
         return RequestInfo(
             action=call.operation.action or "",
             success_status=call.operation.success,

@@ -8,8 +8,8 @@ followers, see `coord.combining`). Source: design page `performance.md`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from contextlib import suppress
+from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
@@ -52,14 +52,14 @@ class Told(Struct, frozen=True, kw_only=True):
     steady: SteadyAnswer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(Struct, frozen=True):
     """Members whose leases are renewed, if the group is still as it was `seen`."""
 
     seen: Cached
     asks: Sequence[Ask]
 
 
+S = TypeVar("S", "Renewal", "Foreseen")
 Outcome: TypeAlias = Told | Refused | StoreError
 
 
@@ -69,6 +69,11 @@ class Foreseen(Struct, frozen=True, kw_only=True):
     key: GroupKey
     ask: Ask
     told: Told
+
+    @property
+    def seen(self) -> Cached:
+        """What it was decided on."""
+        return self.told.seen
 
 
 class Heartbeats:
@@ -93,30 +98,20 @@ class Heartbeats:
     # -- what changes nothing
 
     def foresee(self, key: GroupKey, ask: Ask) -> Foreseen | None:
-        """Decide on what is cached, or was read just now; None for a heartbeat that changes something."""
-        known = self._executor.aggregates.cached(key) or self._read(key)
-        steady = None if known is None else self._steady_answer(key, known, ask.command)
-        if known is None or steady is None:
+        """Decide on what is cached; None for a heartbeat that changes something. Never waits."""
+        known = self._executor.aggregates.cached(key)
+        if known is None or (steady := self._steady_answer(key, known, ask.command)) is None:
             return None
         return Foreseen(key=key, ask=ask, told=Told(reply=steady.reply, seen=known, steady=steady))
-
-    def _read(self, key: GroupKey) -> Cached | None:
-        """Catch up, for all that are decided next; None when that fails, which each finds out for itself."""
-        try:
-            return self._executor.aggregates.load(key)
-        except StoreError:
-            return None
 
     def confirm(self, foreseen: Sequence[Foreseen]) -> list[bool | StoreError]:
         """Say of each whether it holds, having renewed its lease: one touch for all that were decided on the same state.
 
-        False: it has to be answered the long way. StoreError: why nothing is known.
+        False: its group has moved, and was read for whoever is decided next. StoreError: why nothing is known.
         """
-        by_state: dict[int, list[Foreseen]] = {}
-        for each in foreseen:
-            by_state.setdefault(id(each.told.seen), []).append(each)
+        by_state = _by_state(foreseen)
         touches = [
-            self._touch(same[0].key, same[0].told.seen, [each.ask for each in same if each.told.reply.renews])
+            self._touch(same[0].key, same[0].seen, [each.ask for each in same if each.told.reply.renews])
             for same in by_state.values()
         ]
         try:
@@ -124,10 +119,14 @@ class Heartbeats:
         except StoreError as error:  # one of several servers may be away: each group finds out for itself
             return [error if len(by_state) == 1 else False] * len(foreseen)
         outcomes = {
-            state: touched if isinstance(touched, StoreError) else self._judged(same[0].key, same[0].told.seen, touched)
+            state: touched if isinstance(touched, StoreError) else self._judged(same[0].key, same[0].seen, touched)
             for (state, same), touched in zip(by_state.items(), answers, strict=True)
         }
-        return [outcomes[id(each.told.seen)] for each in foreseen]
+        for state, same in by_state.items():
+            if outcomes[state] is False:
+                with suppress(StoreError):  # whoever is decided next finds out
+                    self._executor.aggregates.load(same[0].key)
+        return [outcomes[id(each.seen)] for each in foreseen]
 
     def _steady(self, key: GroupKey, known: Cached, asks: Sequence[Ask]) -> list[Outcome] | None:
         """Answer heartbeats none of which changes anything; None when one does, or when the store has moved."""
@@ -173,12 +172,9 @@ class Heartbeats:
 
     def _confirmed(self, key: GroupKey, renewals: Sequence[Renewal]) -> list[bool]:
         """One touch for each state of the group that was decided on, nearly always the same one."""
-        by_state: dict[int, list[Renewal]] = {}
-        for renewal in renewals:
-            by_state.setdefault(id(renewal.seen), []).append(renewal)
         current = {
             state: self._is_current(key, same[0].seen, [ask for renewal in same for ask in renewal.asks])
-            for state, same in by_state.items()
+            for state, same in _by_state(renewals).items()
         }
         return [current[id(renewal.seen)] for renewal in renewals]
 
@@ -296,6 +292,14 @@ class Heartbeats:
                 leases[member_id], now = executor.store.lease(key, member_id)
                 executor.clock.observe(key, now)
         return executor.moment(key, seen, leases=leases)
+
+
+def _by_state(decided: Sequence[S]) -> dict[int, list[S]]:
+    """Give those together that were decided on the same state, nearly always all of them."""
+    found: dict[int, list[S]] = {}
+    for each in decided:
+        found.setdefault(id(each.seen), []).append(each)
+    return found
 
 
 def _is_timeless(known: Cached, group: Group, command: Heartbeat) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from coord.events.envelope import Entry
 from coord.names import AggregateKey
 from coord.store.base import LAYOUT_VERSION, SCHEMA_VERSION, Commit, CorruptAggregate, Head, LeaseGuards, StoreError
 
-A = TypeVar("A")
+P = ParamSpec("P")
 R = TypeVar("R")
 
 TAIL_FREE_BYTES: Final = 4096
@@ -28,10 +28,10 @@ class _Type(msgspec.Struct):
 _type_of: Final = msgspec.json.Decoder(_Type).decode
 
 
-def attempted(function: Callable[[A], R], argument: A) -> R | StoreError:
+def attempted(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | StoreError:
     """Give what a function gives, or the StoreError that it raises."""
     try:
-        return function(argument)
+        return function(*args, **kwargs)
     except StoreError as error:
         return error
 

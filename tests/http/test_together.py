@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -130,15 +131,28 @@ def test_a_group_that_has_moved_is_read_once_for_all(world: Face, monkeypatch: p
         return real(key, seen=seen, limit=limit)
 
     monkeypatch.setattr(world.store, "catch_up", catch_up)
-    aggregates = world.services.executor.aggregates
-    seen = aggregates.cached(KEY)
-    assert seen is not None
-    aggregates.doubt(KEY, seen)
+    together = Together(world)
+    for _ in range(3):
+        together.beat("m", **says)
+    touch = world.store.touch
+    monkeypatch.setattr(world.store, "touch", lambda wanted: replace(touch(wanted), current=False))
+    assert together.confirmed() == [False, False, False]
+    monkeypatch.setattr(world.store, "touch", touch)
     together = Together(world)
     for _ in range(3):
         assert together.beat("m", **says)["status"] == "OK"
     assert reads == [KEY]
     assert together.confirmed() == [True, True, True]
+
+
+def test_a_store_that_hangs_is_waited_for_by_nobody_who_is_only_looked_at(world: Face) -> None:
+    """Where nothing is cached, each would wait its whole time, one after another."""
+    says = steady(world, "m")
+    world.services.executor.aggregates.forget(KEY)
+    world.store.fault = AssertionError("the store was asked")
+    for epoch in (says["memberEpoch"], 0):
+        with pytest.raises(Declined):
+            Together(world).beat("m", **{**says, "memberEpoch": epoch})
 
 
 def test_a_store_that_is_away_is_asked_once_and_told_by_the_answer(world: Face, touches: list[tuple[str, ...]]) -> None:

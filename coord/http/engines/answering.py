@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -52,7 +51,7 @@ class Answering(ThreadWorker):  # type: ignore[misc]  # gunicorn ships no types
         for _ in range(TRIES):
             places = self._try_together(conns, places, outcomes)
         for place in places:
-            self.have_done(conns[place], self.handle, conns[place])
+            self.enqueue_req(conns[place])
         return outcomes
 
     def _try_together(self, conns: list[Connection], places: list[int], outcomes: list[bool | None]) -> list[int]:
@@ -66,7 +65,7 @@ class Answering(ThreadWorker):  # type: ignore[misc]  # gunicorn ships no types
                 going_on[place] = self._answer(conn)
             except Declined:
                 self._take_back(conn)
-                self.have_done(conn, self.handle, conn)
+                self.enqueue_req(conn)
         answered = [requests[place] for place in going_on]
         left: list[int] = []
         for (place, goes_on), request, holds in zip(going_on.items(), answered, _confirmed(answered), strict=True):
@@ -79,7 +78,7 @@ class Answering(ThreadWorker):  # type: ignore[misc]  # gunicorn ships no types
                 left.append(place)
             else:
                 conns[place].sock.foreseeing = request
-                self.have_done(conns[place], self.handle, conns[place])
+                self.enqueue_req(conns[place])
         return left
 
     def _take_back(self, conn: Connection) -> None:
@@ -94,16 +93,9 @@ class Answering(ThreadWorker):  # type: ignore[misc]  # gunicorn ships no types
         except OSError as error:
             _tell_lost(conn, error)
             return False
-        self.have_done(conn, self._send_rest, conn, goes_on)
-        return None
-
-    def have_done(self, conn: Connection, work: Callable[..., bool], *args: Any) -> None:
-        """Have a thread do what remains to be done for a connection; it says whether that goes on."""
-        done = self.tpool.submit(work, *args)
+        done = self.tpool.submit(lambda: self._send(conn) and goes_on)
         done.add_done_callback(partial(self.method_queue.defer, self.finish_request, conn))
-
-    def _send_rest(self, conn: Connection, goes_on: bool) -> bool:  # noqa: FBT001  as the pool calls it
-        return self._send(conn) and goes_on
+        return None
 
     def _answer(self, conn: Connection) -> bool:
         """Run a request; the answer is held. Says whether the connection may go on after it."""

@@ -32,6 +32,10 @@ class WholeRequest:
         """Let this be read next."""
         self._data = io.BytesIO(data)
 
+    def rewind(self) -> None:
+        """Let the same be read once more."""
+        self._data.seek(0)
+
     def recv(self, size: int) -> bytes:
         """Give at most `size` bytes; none at the end."""
         return self._data.read(size)
@@ -116,7 +120,6 @@ class Connection:
 
     def __init__(self, cfg: Any, sock: socket.socket, client: Any, server: Any, *, max_body_bytes: int, answer_s: float) -> None:
         self._cfg = cfg
-        self.taken = b""
         self.client = client
         self.server = server
         self.arrival = Arrival(max_body_bytes)
@@ -138,17 +141,18 @@ class Connection:
         self.input = sock
         self.sock = Output(sock, self._answer_s)
 
-    def take_request(self) -> None:
-        """Hand the request that is whole to the parser."""
+    def take_request(self) -> bytes:
+        """Hand the request that is whole to the parser, and give it."""
         self.ends_after_answer = self.arrival.is_cut
         self.was_told_to_continue = False
-        self.taken = self.arrival.take()
-        self._request.give(self.taken)
+        request = self.arrival.take()
+        self._request.give(request)
+        return request
 
     def begin_again(self) -> None:
         """Hand the same request to a parser once more, as though nothing had been answered."""
         self.sock.discard()
-        self._request.give(self.taken)
+        self._request.rewind()
         self.parser = self._request.parser(self._cfg, self.client)
 
     def was_read_to_its_end(self) -> bool:

@@ -155,8 +155,7 @@ class CoordinatorWorker(Answering):
         self.idle.remove(conn)
         self.arriving.remove(conn)
         self._count(conn, 0)
-        conn.take_request()
-        if is_heartbeat(conn.taken):
+        if is_heartbeat(conn.take_request()):
             self.beating.add(conn)
         else:
             self.enqueue_req(conn)

@@ -79,8 +79,10 @@ def touch_arguments(touch: Touch) -> list[Argument]:
     return [touch.identity, touch.revision, touch.commit_id, touch.ttl_ms, len(touch.renew), *touch.renew, *reports]
 
 
-def touched_of(touch: Touch, reply: Sequence[Any]) -> Touched:
-    """Give what `touch.lua` said; CorruptAggregate for what it could not read."""
+def touched_of(touch: Touch, reply: Any) -> Touched:
+    """Give what `touch.lua` said. Raises the StoreError that a reply is, CorruptAggregate for what the script could not read."""
+    if isinstance(reply, RedisFault):
+        raise error_of(reply, touch.key)
     _, current, revision, identity, now = sound(touch.key, reply)
     return Touched(current=current == 1, revision=int(revision), identity=identity.decode(), now=now)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -36,7 +35,7 @@ from coord.store.base import (
 )
 from coord.store.reading import TAIL_FREE_BYTES, attempted, check_append, check_commit
 from coord.store.redis.answers import RedisAnswers
-from coord.store.redis.faults import error_of, told
+from coord.store.redis.faults import told
 from coord.store.redis.mutexes import RedisMutexes
 from coord.store.redis.replicas import Confirmation, ReplicaWait
 from coord.store.redis.replies import (
@@ -148,10 +147,7 @@ class RedisStore:
         """Touch several groups in one pipeline a server."""
         with told():
             replies = self._commands.touch_many([(self._aggregate(touch.key), touch_arguments(touch)) for touch in touches])
-        return [
-            error_of(reply, touch.key) if isinstance(reply, RedisFault) else attempted(partial(touched_of, touch), reply)
-            for touch, reply in zip(touches, replies, strict=True)
-        ]
+        return [attempted(touched_of, touch, reply) for touch, reply in zip(touches, replies, strict=True)]
 
     def lease(self, key: GroupKey, member_id: str) -> tuple[int | None, int]:
         """Give a member's deadline and the clock."""
